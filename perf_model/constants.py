@@ -1,0 +1,51 @@
+"""Loads constants.toml: the numbers of the cost model that belong to no single chip."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchtpu.perf_model.chip import sources
+from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
+
+PATH = Path(__file__).parent / "constants.toml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constants:
+    """Constants of the cost model; their meaning and source stand in constants.toml."""
+
+    hbm_efficiency: float
+    fixed_s: float
+    fill_bytes: float
+    vector_efficiency: float
+    weight_load_rows: float
+    index_cycles: float
+    launch_s: float
+    host_dispatch_s: float
+
+
+@functools.cache
+def facts() -> Mapping[str, Fact]:
+    """Every constant with unit, source and note, under its name."""
+    found: dict[str, Fact] = {}
+    for section, table in read_toml(PATH).items():
+        if section == "date":
+            continue
+        if not isinstance(table, dict):
+            raise FactError(f"{PATH.name}: {section}: expected a table, got {table!r}")
+        for key, entry in table.items():
+            found[key] = parse_fact(f"{PATH.name}: {section}.{key}", entry, sources())
+    return found
+
+
+@functools.cache
+def constants() -> Constants:
+    """The constants as plain numbers."""
+    values = {name: fact.value for name, fact in facts().items()}
+    try:
+        return Constants(**values)
+    except TypeError as error:
+        raise FactError(f"{PATH.name}: {error}") from error

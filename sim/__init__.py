@@ -1,0 +1,1 @@
+"""The simulated TPU: clock, memory and torus; time only, no numerics."""

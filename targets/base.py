@@ -1,0 +1,82 @@
+"""The interface of a target: a device that stores arrays, compiles StableHLO and runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+DeviceArray = Any  # the target's own handle of an array in device memory
+Run = Callable[[Sequence[DeviceArray]], list[DeviceArray]]
+
+
+class TargetError(RuntimeError):
+    """A target cannot be used; the text says why and what to do."""
+
+
+class DeviceMemoryError(TargetError):
+    """An allocation does not fit the device's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceInfo:
+    """What a target's device is: name of the chip and memory in bytes (0 where there is no bound)."""
+
+    name: str
+    memory_bytes: int
+    cores: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executable:
+    """A compiled program: `run(inputs) -> outputs` and the output types in order."""
+
+    run: Run
+    module: str  # the name that stands in reports
+    nbytes: int  # size of the generated code, 0 where unknown
+
+
+class Target(ABC):
+    """At most ten methods; everything above this line is the same for every target."""
+
+    name: str  # as in TORCHTPU_TARGET
+    platform: str  # what JAX calls the platform that lowerings are specialised for
+
+    @abstractmethod
+    def info(self) -> DeviceInfo:
+        """Describe the device of this process."""
+
+    @abstractmethod
+    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+        """Copy a host array to the device; the host array may be changed as soon as this returns."""
+
+    @abstractmethod
+    def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """Wait for an array and return it on the host (possibly read-only)."""
+
+    @abstractmethod
+    def compile(self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> Executable:
+        """Compile an MLIR module in StableHLO whose results have the given shapes and dtypes."""
+
+    @abstractmethod
+    def wait(self, arrays: Sequence[DeviceArray]) -> None:
+        """Block until these arrays are computed; raises what their programs raised."""
+
+    @abstractmethod
+    def allocated(self, nbytes: int) -> None:
+        """Account for memory that a storage takes; DeviceMemoryError where it does not fit."""
+
+    @abstractmethod
+    def freed(self, nbytes: int) -> None:
+        """Account for memory that a storage gives back."""
+
+    @abstractmethod
+    def memory_stats(self) -> dict[str, int]:
+        """Return bytes_in_use, peak_bytes_in_use, bytes_limit and num_allocs."""
+
+    def clock_s(self) -> float | None:
+        """Return the device's own time in seconds where it has one (a simulated clock), else None."""
+        return None

@@ -1,0 +1,86 @@
+"""A target over any PJRT client: what cpu and tpu share, which is everything but finding the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
+
+
+class PjrtTarget(Target):
+    """Runs on the first local device of a PJRT client."""
+
+    def __init__(self, client: Any, name: str, platform: str) -> None:
+        from jax._src import core, sharding_impls
+        from jax._src.lib import xla_client
+
+        self.name = name
+        self.platform = platform
+        self._client = client
+        self._device = client.local_devices()[0]
+        self._devices = xla_client.DeviceList((self._device,))
+        self._sharding = sharding_impls.SingleDeviceSharding(self._device)
+        self._shaped_array = core.ShapedArray
+        self._xla = xla_client._xla
+        self._handler = xla_client.array_result_handler
+        self._in_use = self._peak = self._allocations = 0
+
+    def info(self) -> DeviceInfo:
+        stats = self._device.memory_stats() or {}
+        return DeviceInfo(
+            name=self._device.device_kind,
+            memory_bytes=int(stats.get("bytes_limit", 0)),
+            cores=int(getattr(self._device, "num_cores", 1)),
+        )
+
+    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+        # XLA may alias host memory for as long as the array lives, so it gets a copy of its own.
+        own = np.array(value, order="C", copy=True)
+        aval = self._shaped_array(own.shape, own.dtype)
+        return self._xla.batched_device_put(aval, self._sharding, [own], [self._device])
+
+    def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        return np.asarray(array)
+
+    def compile(
+        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
+        from jax._src import compiler
+
+        options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        loaded = self._client.compile_and_load(module, self._devices, options)
+        handlers = [
+            self._handler(
+                self._shaped_array(shape, dtype), self._sharding, committed=True, _skip_checks=True
+            )
+            for shape, dtype in outputs
+        ]
+        execute = loaded.execute_sharded
+
+        def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+            return execute(arrays).consume_with_handlers(handlers)
+
+        return Executable(run=run, module=str(loaded.fingerprint or ""), nbytes=0)
+
+    def wait(self, arrays: Sequence[DeviceArray]) -> None:
+        self._xla.batched_block_until_ready(list(arrays) or self._client.live_arrays())
+
+    def allocated(self, nbytes: int) -> None:
+        self._in_use += nbytes
+        self._allocations += 1
+        if self._in_use > self._peak:
+            self._peak = self._in_use
+
+    def freed(self, nbytes: int) -> None:
+        self._in_use -= nbytes
+
+    def memory_stats(self) -> dict[str, int]:
+        return {
+            "bytes_in_use": self._in_use,
+            "peak_bytes_in_use": self._peak,
+            "bytes_limit": self.info().memory_bytes,
+            "num_allocs": self._allocations,
+        }

@@ -1,0 +1,1 @@
+"""Tests of torchtpu; README.md lists them."""

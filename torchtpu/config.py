@@ -1,0 +1,128 @@
+"""Every knob of torchtpu: one line each, read from the environment once, overridable in a `with`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torchtpu.errors import ConfigError, did_you_mean
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """A setting: its environment variables (the first one set wins), its default and its meaning."""
+
+    variables: tuple[str, ...]
+    default: Any
+    doc: str
+    parse: Callable[[str, str], Any]
+
+    def read(self) -> Any:
+        """Return the value from the environment, or the default."""
+        for variable in self.variables:
+            text = os.environ.get(variable)
+            if text is not None:
+                return self.parse(variable, text)
+        return self.default
+
+
+def _boolean(variable: str, text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ConfigError(f"[{variable}] expected one of 1, true, yes, on, 0, false, no, off, got {text!r}")
+
+
+def _text(_variable: str, text: str) -> str:
+    return text
+
+
+def _integer(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"[{variable}] expected an integer, got {text!r}") from None
+
+
+def one_of(*allowed: str) -> Callable[[str, str], str]:
+    """Return a parser that accepts only the given words."""
+
+    def parse(variable: str, text: str) -> str:
+        if text in allowed:
+            return text
+        raise ConfigError(f"[{variable}] unknown value {text!r}; {did_you_mean(text, allowed)}")
+
+    return parse
+
+
+KNOBS: dict[str, Knob] = {
+    "target": Knob(
+        variables=("TORCHTPU_TARGET",),
+        default="",
+        parse=_text,
+        doc="tpu, cpu, sim or sim:CHIP. Empty: tpu where one is present, else cpu.",
+    ),
+    "mode": Knob(
+        variables=("TORCHTPU_MODE",),
+        default="",
+        parse=one_of("debug", "strict"),
+        doc="Eager mode at start: debug or strict (the default).",
+    ),
+    "launch_blocking": Knob(
+        variables=("TORCH_TPU_LAUNCH_BLOCKING", "TPU_LAUNCH_BLOCKING"),
+        default=False,
+        parse=_boolean,
+        doc="1 starts in debug mode (same as TORCHTPU_MODE=debug).",
+    ),
+    "fallback": Knob(
+        variables=("TORCHTPU_FALLBACK",),
+        default="error",
+        parse=one_of("error", "warn"),
+        doc="What an op without a lowering does: error, or warn and run on the CPU.",
+    ),
+    "sim_numerics": Knob(
+        variables=("TORCHTPU_SIM_NUMERICS",),
+        default=True,
+        parse=_boolean,
+        doc="0: target sim holds abstract buffers (shapes, no values), for models that do not fit here.",
+    ),
+    "check_nan": Knob(
+        variables=("TORCHTPU_CHECK_NAN",),
+        default=False,
+        parse=_boolean,
+        doc="1: debug mode raises at the op whose result first holds a NaN.",
+    ),
+    "cache_entries": Knob(
+        variables=("TORCHTPU_CACHE_ENTRIES",),
+        default=16384,
+        parse=_integer,
+        doc="Compiled programs that the process keeps; the least recently used one goes first.",
+    ),
+}
+
+_values: dict[str, Any] = {}
+
+
+def get(name: str) -> Any:
+    """Return a knob's value: an override, else the environment's (read once), else the default."""
+    if name not in _values:
+        if name not in KNOBS:
+            raise ConfigError(f"[config] unknown knob {name!r}; {did_you_mean(name, KNOBS)}")
+        _values[name] = KNOBS[name].read()
+    return _values[name]
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[None]:
+    """Set knobs inside a `with` block: `with config.override(fallback="warn"): ...`."""
+    before = {name: get(name) for name in values}
+    _values.update(values)
+    try:
+        yield
+    finally:
+        _values.update(before)

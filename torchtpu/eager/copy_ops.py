@@ -1,0 +1,126 @@
+"""Copies between host and device, reads of values, and factories of empty tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchtpu import executor, tensor, views
+from torchtpu.eager.view_ops import kernel
+from torchtpu.errors import TpuError
+from torchtpu.storage import Buffer, buffer_of
+from torchtpu.tensor import from_host, to_host, view_of
+
+
+@kernel("aten::empty.memory_format")
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A tensor without contents; memory is accounted for, no program runs."""
+    _check_factory(device, layout, pin_memory)
+    shape, dtype = tuple(size), dtype or torch.get_default_dtype()
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return tensor.empty(shape, dtype)
+    like = torch.empty(shape, dtype=dtype, device="meta", memory_format=memory_format)
+    return tensor.empty(shape, dtype, tuple(like.stride()))
+
+
+@kernel("aten::empty_strided")
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """A tensor without contents and with these strides."""
+    _check_factory(device, layout, pin_memory)
+    return tensor.empty(tuple(size), dtype or torch.get_default_dtype(), tuple(stride))
+
+
+@kernel("aten::_copy_from")
+def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """dst.copy_(self) where at least one of them is on the device."""
+    del non_blocking  # a transfer from the device waits; one to it copies the host's bytes first
+    if self.shape != dst.shape:
+        self = self.expand(dst.shape)
+    if dst.device.type != "tpu":
+        dst.copy_(read(self))
+    elif self.device.type == "tpu":
+        torch.ops.aten.copy_.default(dst, self)
+    else:
+        _write_from_host(self, dst)
+    return dst
+
+
+@kernel("aten::_copy_from_and_resize")
+def copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    """dst.resize_as_(self).copy_(self)."""
+    return copy_from(self, dst.resize_(self.shape))
+
+
+@kernel("aten::_local_scalar_dense")
+def local_scalar_dense(self: torch.Tensor) -> Any:
+    """The value of a tensor of one element, on the host."""
+    return read(self).item()
+
+
+def read(source: torch.Tensor) -> torch.Tensor:
+    """Wait for a device tensor and return it as a CPU tensor; a view is cut out on the host."""
+    buffer = buffer_of(source.untyped_storage())
+    view, target = view_of(source), executor.current().target
+    if 0 in view.shape:
+        return torch.empty(view.shape, dtype=source.dtype)
+    whole = to_host(target.get(buffer.value()), buffer.layout.dtype).reshape(-1)
+    if whole.dtype != source.dtype:
+        whole = whole.view(source.dtype)
+    return whole.as_strided(view.shape, view.strides, view.offset)
+
+
+def _write_from_host(source: torch.Tensor, dst: torch.Tensor) -> None:
+    source = source.detach().resolve_conj().resolve_neg().to(dst.dtype)
+    buffer, view = buffer_of(dst.untyped_storage()), view_of(dst)
+    layout = buffer.layout
+    if views.covers(view, layout.shape, layout.type.dtype):
+        dense = torch.empty_strided(view.shape, view.strides, dtype=dst.dtype).copy_(source)
+        order = sorted(range(dense.dim()), key=lambda d: (-view.strides[d], d))
+        host = tensor.host_array(dense.permute(order)).reshape(layout.shape)
+        buffer.array, buffer.shared = executor.current().target.put(host), False
+        buffer.freed = ""
+    else:
+        torch.ops.aten.copy_.default(dst, from_host(source.contiguous()))
+
+
+def clone_shared(source: torch.Tensor, dst: Buffer) -> None:
+    """Let dst hold the same array as the source's buffer; the next write to either makes its own."""
+    buffer = buffer_of(source.untyped_storage())
+    dst.array = buffer.value()
+    dst.shared = buffer.shared = True
+
+
+def _check_factory(
+    device: torch.device | None, layout: torch.layout | None, pin_memory: bool | None
+) -> None:
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    if layout not in (None, torch.strided):
+        raise TpuError(f"[empty] expected layout torch.strided on tpu, got {layout}")
+    if device is not None and device.index not in (None, 0):
+        raise TpuError(
+            f"[empty] expected device tpu:0, got {device}: a process drives one TPU device; "
+            "start one process per device (torchrun) for more"
+        )
+
+

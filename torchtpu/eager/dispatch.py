@@ -1,0 +1,89 @@
+"""Registration of kernels with torch's dispatcher: first a fallback only, all the rest at first use.
+
+`import torch` must stay quick, so jax is imported and the table is read when the first tensor is
+made on the device: everything reaches `_fallback` until then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchtpu.errors import LoweringError
+
+_aten: torch.library.Library | None = None
+_any: torch.library.Library | None = None
+_lock = threading.RLock()
+_installed = False
+derived: dict[str, Callable[..., Any]] = {}  # overload name -> kernel made from the table
+
+
+def register() -> None:
+    """Claim the dispatch key PrivateUse1 for the fallback; idempotent."""
+    global _any
+    if _any is None:
+        _any = torch.library.Library("_", "IMPL")
+        _any.fallback(_fallback, "PrivateUse1")
+
+
+def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _installed:
+        install()
+        return op(*args, **kwargs)
+    from torchtpu.eager import fallback
+
+    return fallback.run(op, args, kwargs)
+
+
+def install() -> None:
+    """Register the kernels of all lowerings, their in-place and out= variants, and the view ops."""
+    global _aten, _installed
+    with _lock:
+        if _installed:
+            return
+        from torchtpu.eager import kernel
+
+        written_by_hand = _hand_written()
+        library = torch.library.Library("aten", "IMPL")
+        for operation in operations():
+            name = full_name(operation.op)
+            derived[name] = kernel.make(operation)
+        for name, fn in (derived | written_by_hand).items():
+            if name.startswith("aten::"):
+                library.impl(name.removeprefix("aten::"), fn, "PrivateUse1")
+        _aten, _installed = library, True
+
+
+def _hand_written() -> dict[str, Callable[..., Any]]:
+    from torchtpu.eager import copy_ops, dynamic, view_ops
+
+    del copy_ops, dynamic
+    return view_ops.KERNELS
+
+
+def operations() -> Iterator[Any]:
+    """Yield an Operation for each lowering and for each variant of it that its schema implies."""
+    from torchtpu.eager.call import Operation
+    from torchtpu.eager.schema import arguments, overload, variants
+    from torchtpu.lowerings import table
+
+    for name, lowering in table().items():
+        functional = overload(name)
+        known = {a.name for a in arguments(functional._schema)}
+        unknown = set(lowering.parameters[lowering.key :]) - known
+        if unknown:
+            raise LoweringError(f"[{name}] the schema has no argument {sorted(unknown)}: {functional._schema}")
+        yield Operation(op=functional, functional=functional, lowering=lowering)
+        in_place, out = variants(functional)
+        for variant in in_place + out:
+            if full_name(variant) not in table():
+                yield Operation(op=variant, functional=functional, lowering=lowering)
+
+
+def full_name(op: Any) -> str:
+    """Return "aten::add.Tensor" of an OpOverload, "aten::mm" where the overload has no name."""
+    which = "" if op._overloadname == "default" else f".{op._overloadname}"
+    return f"{op._schema.name}{which}"

@@ -1,0 +1,194 @@
+"""The hot path: a Python kernel for one overload, from arguments to a prepared call and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchtpu import executor
+from torchtpu.eager import blame, modes
+from torchtpu.eager.call import Call, Operation, OutputsNeedResize, Scalar
+from torchtpu.eager.schema import Kind
+from torchtpu.errors import TpuError
+from torchtpu.storage import Buffer, memory_error
+from torchtpu.targets import DeviceMemoryError
+
+_TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
+_TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
+_SCALARS = (float, int, bool, complex)
+
+
+def make(operation: Operation) -> Callable[..., Any]:
+    """Return the kernel of an operation, to be registered with torch's dispatcher.
+
+    A call's key holds all that its program depends on: the views and layouts of its tensors, static
+    arguments, and the types (not the values) of its numbers. What does not change is prepared once.
+    """
+    calls: dict[Any, Call] = {}
+    kinds = tuple(a.kind for a in operation.arguments)
+    constants = tuple(operation.constants.get(a.name, frozenset()) for a in operation.arguments)
+    slots = tuple(zip(kinds, constants, strict=True))
+    named = {a.name: slot for a, slot in zip(operation.arguments, slots, strict=True)}
+    aliasing = operation.mutates
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        key: list[Any] = [len(args)]
+        buffers: list[Buffer] = []
+        numbers: list[Any] = []
+        pairs: Any = zip(slots, args)  # noqa: B905  # trailing defaults are left out by torch
+        if kwargs:
+            key.extend(kwargs)
+            pairs = [*pairs, *((named[n], v) for n, v in kwargs.items())]
+        try:
+            for (kind, special), value in pairs:
+                if kind == _TENSOR:
+                    try:
+                        buffer = value.untyped_storage()._tpu_buffer
+                    except AttributeError:
+                        _foreign(value, key, numbers)
+                        continue
+                    buffers.append(buffer)
+                    key += (
+                        buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype,
+                    )
+                elif kind == _NUMBER:
+                    key.append(type(value))
+                    if value is None or type(value) is bool or value in special:
+                        key.append(value)
+                    else:
+                        numbers.append(value)
+                elif kind == _STATIC:
+                    key.append(tuple(value) if type(value) is list else value)
+                elif kind == _TENSORS:
+                    _tensor_list(value, key, buffers, numbers)
+                elif kind == _NUMBERS:
+                    _number_list(value, key, numbers)
+                elif not isinstance(value, (torch.Generator, torch.device)):
+                    key.append(value)
+            if aliasing and len(buffers) > 1:
+                buffers, pattern = _unique(buffers)
+                key.append(pattern)
+            signature = tuple(key)
+            call = calls.get(signature)
+            if call is None:
+                call = calls[signature] = operation.prepare(args, kwargs)
+            return _launch(call, buffers, numbers, args, kwargs)
+        except OutputsNeedResize as resize:
+            resize.apply()
+            return kernel(*args, **kwargs)
+        except DeviceMemoryError as error:
+            wrapped = memory_error(error)
+            blame.annotate(wrapped, operation.name)
+            raise wrapped from error
+        except Exception as error:
+            blame.annotate(error, operation.name)
+            raise
+
+    return kernel
+
+
+def _launch(
+    call: Call, buffers: list[Buffer], numbers: list[Any], args: Any, kwargs: dict[str, Any]
+) -> Any:
+    if call.reads is None:
+        arrays = [b.array if b.array is not None else b.value() for b in buffers]
+    else:
+        arrays = [buffers[i].value() for i in call.reads]
+    if numbers:
+        for value, dtype in zip(numbers, call.number_types, strict=True):
+            arrays.append(device_number(value, dtype))
+    if call.key:
+        arrays.append(call.random_key(kwargs.get("generator")))
+    made = [Buffer(f.layout) for f in call.factories]
+    if call.writes:
+        run = call.unshared if any(buffers[i].shared for i, _ in call.writes) else call
+        results = modes.current.launch(run, arrays)
+        for index, result in call.writes:
+            buffer = buffers[index]
+            buffer.array, buffer.shared, buffer.freed = results[result], False, ""
+    else:
+        results = modes.current.launch(call, arrays)
+    if call.single:
+        made[0].array = results[0]
+        return call.factories[0](made[0])
+    for buffer, result in zip(made, results, strict=False):
+        buffer.array = result
+    return call.returned(made, args, kwargs)
+
+
+def _foreign(value: Any, key: list[Any], numbers: list[Any]) -> None:
+    """A tensor argument that has no device memory: absent, a number, or a tensor of another device."""
+    if value is None:
+        key.append(None)
+    elif type(value) in _SCALARS:
+        key.append(type(value))
+        numbers.append(value)
+    elif value.device.type == "cpu" and value.dim() == 0:
+        key.append(value.dtype)
+        numbers.append(Scalar(value.item(), value.dtype))
+    elif value.device.type == "tpu":
+        raise TpuError("expected a tensor with device memory, got one made outside torchtpu")
+    else:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"tpu:0 and {value.device}! Move it with .to('tpu')"
+        )
+
+
+def _tensor_list(
+    values: Sequence[Any], key: list[Any], buffers: list[Buffer], numbers: list[Any]
+) -> None:
+    key.append(len(values))
+    for value in values:
+        try:
+            buffer = value.untyped_storage()._tpu_buffer
+        except AttributeError:
+            _foreign(value, key, numbers)
+            continue
+        buffers.append(buffer)
+        key += (buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype)
+
+
+def _number_list(values: Any, key: list[Any], numbers: list[Any]) -> None:
+    if values is None:
+        key.append(None)
+        return
+    key.append(tuple(map(type, values)))
+    numbers.append(tuple(values))
+
+
+def _unique(buffers: list[Buffer]) -> tuple[list[Buffer], tuple[int, ...]]:
+    """Return the distinct buffers and, for each argument, which of them it is."""
+    seen: dict[int, int] = {}
+    pattern = tuple(seen.setdefault(id(b), len(seen)) for b in buffers)
+    return list({id(b): b for b in buffers}.values()), pattern
+
+
+_numbers: dict[Any, Any] = {}
+_MAX_NUMBERS = 4096
+
+
+def device_number(value: Any, dtype: Any) -> Any:
+    """Return a number (or a tuple of numbers) as a device array; recent ones are kept."""
+    if type(value) is Scalar:
+        value = value.value
+    key = (value, type(value), dtype) if value else (repr(value), dtype)  # 0.0 is not -0.0
+    found = _numbers.get(key)
+    if found is None:
+        if len(_numbers) >= _MAX_NUMBERS:
+            _numbers.clear()
+        found = _numbers[key] = executor.current().target.put(to_dtype(value, dtype))
+    return found
+
+
+def to_dtype(value: Any, dtype: Any) -> Any:
+    """Return a host number as a numpy array; integers wrap as torch's do."""
+    import numpy as np
+
+    if dtype.kind in "iu" and not isinstance(value, (tuple, complex)):
+        bits = dtype.itemsize * 8
+        wrapped = int(value) & ((1 << bits) - 1)
+        return np.array(wrapped, f"u{dtype.itemsize}").view(dtype)
+    return np.asarray(value, dtype)

@@ -1,0 +1,106 @@
+"""Shapes, strides, dtypes and the user's errors, from torch's own meta functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaTensor:
+    """What an output will be."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaResult:
+    """The outputs of the functional overload; None where torch returns an undefined tensor."""
+
+    outputs: tuple[MetaTensor | None, ...]
+    single: bool
+    is_list: bool
+
+
+def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: bool) -> MetaResult:
+    """Run an overload on meta tensors; raises what torch's CPU device raises for wrong arguments."""
+    on_meta = {n: _to_meta(v) for n, v in bound.items()}
+    if "device" in bound:
+        on_meta["device"] = torch.device("meta")
+    on_meta.pop("generator", None)
+    if op is not functional and mutates:
+        _check_variant(op, on_meta)
+    names = {a.name for a in functional._schema.arguments}
+    inputs = {n: v for n, v in on_meta.items() if n in names}
+    return _describe(_call(functional, inputs, bound))
+
+
+def result_type(values: Iterable[Any]) -> torch.dtype:
+    """Return the dtype to which torch promotes these tensors and numbers together."""
+    operands: list[Any] = []
+    for value in values:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        operands += [_promotable(v) for v in items if isinstance(v, (torch.Tensor, int, float, complex))]
+    if not operands:
+        return torch.get_default_dtype()
+    by_rank = sorted(operands, key=lambda o: -o.dim() if isinstance(o, torch.Tensor) else 1)
+    first = by_rank[0]
+    if not isinstance(first, torch.Tensor):
+        return torch.result_type(first, first)
+    if len(by_rank) == 1:
+        return first.dtype
+    found = torch.result_type(first, by_rank[1])
+    for other in by_rank[2:]:
+        found = torch.result_type(torch.empty(first.shape, dtype=found, device="meta"), other)
+    return found
+
+
+def _promotable(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty((1,) * value.dim(), dtype=value.dtype, device="meta")
+    return value
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_to_meta(v) for v in value]
+    return value
+
+
+def _check_variant(op: Any, on_meta: Mapping[str, Any]) -> None:
+    try:
+        op(**{n: _to_meta(v) for n, v in on_meta.items()})
+    except NotImplementedError:
+        return  # no meta function for the variant: the functional one is checked next
+
+
+def _call(functional: Any, inputs: Mapping[str, Any], bound: Mapping[str, Any]) -> Any:
+    try:
+        return functional(**inputs)
+    except NotImplementedError:
+        first = next((v for v in bound.values() if isinstance(v, torch.Tensor)), None)
+        if first is None or len(functional._schema.returns) != 1:
+            raise
+        return torch.empty(first.shape, dtype=first.dtype, device="meta")
+
+
+def _describe(result: Any) -> MetaResult:
+    single = isinstance(result, torch.Tensor)
+    outputs = [result] if single else list(result)
+    return MetaResult(
+        outputs=tuple(
+            None
+            if t is None
+            else MetaTensor(shape=tuple(t.shape), strides=tuple(t.stride()), dtype=t.dtype)
+            for t in outputs
+        ),
+        single=single,
+        is_list=isinstance(result, list),
+    )

@@ -1,0 +1,214 @@
+"""Views, set_ and resize_: ops that change which elements a tensor names, never the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchtpu import dtypes, tensor, views
+from torchtpu.errors import TpuError
+from torchtpu.storage import Buffer, Layout, buffer_of
+from torchtpu.tensor import alias
+
+KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a hand-written kernel under an overload's name."""
+
+    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        KERNELS[name] = fn
+        return fn
+
+    return enter
+
+
+_set_strided = torch.ops.aten.as_strided_.default
+
+
+@kernel("aten::as_strided")
+def as_strided(
+    self: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """A view with these sizes and strides, checked against the bounds of the storage."""
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    _check_bounds(self, tuple(size), tuple(stride), offset)
+    return _set_strided(alias(self), size, stride, offset)
+
+
+@kernel("aten::view")
+def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """The same elements in another shape, where strides allow it."""
+    shape, strides = _viewed(tuple(self.shape), tuple(self.stride()), tuple(size))
+    return _set_strided(alias(self), shape, strides, self.storage_offset())
+
+
+@kernel("aten::_reshape_alias")
+def reshape_alias(self: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """A view with sizes and strides that torch has computed."""
+    return _set_strided(alias(self), size, stride, self.storage_offset())
+
+
+@kernel("aten::unfold")
+def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """Sliding windows of `size` along a dim as a view."""
+    like = _meta(self).unfold(dimension, size, step)
+    return _set_strided(alias(self), like.shape, like.stride(), self.storage_offset())
+
+
+@kernel("aten::view_as_real")
+def view_as_real(self: torch.Tensor) -> torch.Tensor:
+    """[...] complex -> [..., 2] real, the same bytes."""
+    return _as_dtype(self, torch.view_as_real(_meta(self)))
+
+
+@kernel("aten::view_as_complex")
+def view_as_complex(self: torch.Tensor) -> torch.Tensor:
+    """[..., 2] real -> [...] complex, the same bytes."""
+    return _as_dtype(self, torch.view_as_complex(_meta(self)))
+
+
+@kernel("aten::set_.source_Storage_storage_offset")
+def set_storage_strided(
+    self: torch.Tensor,
+    source: torch.UntypedStorage,
+    storage_offset: int,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+) -> torch.Tensor:
+    """Make self a view of another storage."""
+    strides = tuple(stride) or views.contiguous_strides(tuple(size))
+    _bind(self, source, tuple(size), strides, storage_offset)
+    return self
+
+
+@kernel("aten::set_.source_Storage")
+def set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    """Make self a flat view of a whole storage."""
+    _bind(self, source, (source.nbytes() // self.element_size(),), (1,), 0)
+    return self
+
+
+@kernel("aten::set_.source_Tensor")
+def set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Make self share the storage and the shape of another tensor."""
+    _bind(
+        self, source.untyped_storage(), tuple(source.shape), source.stride(), source.storage_offset()
+    )
+    return self
+
+
+@kernel("aten::set_")
+def set_empty(self: torch.Tensor) -> torch.Tensor:
+    """Make self an empty tensor with a storage of its own."""
+    self.data = tensor.empty((0,), self.dtype)
+    return self
+
+
+@kernel("aten::resize_")
+def resize(
+    self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """Change the shape; a storage that is too small grows, its first elements are kept."""
+    like = torch.empty(tuple(size), dtype=self.dtype, device="meta")
+    if memory_format is not None and memory_format != torch.preserve_format:
+        like = like.to(memory_format=memory_format)
+    shape, strides, offset = tuple(size), tuple(like.stride()), self.storage_offset()
+    needed = views.needed_elements(views.View(shape, strides, offset, dtypes.to_numpy(self.dtype)))
+    storage = self.untyped_storage()
+    if needed * self.element_size() > storage.nbytes():
+        # torch's storage cannot grow in place without an allocator: the tensor gets a new one.
+        grown = tensor.empty(shape, self.dtype, strides)
+        if self.numel() and storage.nbytes():
+            old = self.as_strided((storage.nbytes() // self.element_size(),), (1,), 0)
+            flat = grown.as_strided((old.numel(),), (1,), 0)
+            flat.copy_(old)
+        self.data = grown
+        return self
+    return _set_strided(self, shape, strides, offset)
+
+
+def _bind(
+    self: torch.Tensor,
+    storage: torch.UntypedStorage,
+    shape: tuple[int, ...],
+    strides: Sequence[int],
+    offset: int,
+) -> None:
+    if storage.device.type != "tpu":
+        raise TpuError(f"[set_] expected a storage on tpu, got one on {storage.device}")
+    buffer = buffer_of(storage)
+    if buffer.layout.dtype != self.dtype and buffer.layout.nbytes % self.element_size() == 0:
+        _retype(buffer, self.dtype, shape, tuple(strides), offset)
+    _rebind(self, storage, shape, strides, offset)
+
+
+_set_from_storage = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+def _rebind(
+    self: torch.Tensor,
+    storage: torch.UntypedStorage,
+    shape: tuple[int, ...],
+    strides: Sequence[int],
+    offset: int,
+) -> torch.Tensor:
+    return _set_from_storage._op_dk(
+        torch._C.DispatchKey.CPU, self, storage, offset, list(shape), list(strides)
+    )
+
+
+def _retype(
+    buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> None:
+    """Keep bytes that came without a dtype (a loaded file) under that of their first tensor."""
+    layout = Layout.of((buffer.layout.nbytes // dtype.itemsize,), dtype)
+    own, order = tensor.physical_layout(shape, strides, dtype)
+    if order is not None and offset == 0 and own.nbytes == layout.nbytes:
+        layout = own
+    buffer.convert(layout)
+
+
+def _as_dtype(self: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """An alias of another dtype with the sizes, strides and offset that torch gives on meta."""
+    other = torch.ops.aten.view.dtype._op_dk(
+        torch._C.DispatchKey.CompositeExplicitAutograd, alias(self).as_strided((0,), (1,)), like.dtype
+    )
+    return _set_strided(other, like.shape, like.stride(), like.storage_offset())
+
+
+@lru_cache(maxsize=65536)
+def _viewed(
+    shape: tuple[int, ...], strides: tuple[int, ...], size: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    like = torch.empty_strided(shape, strides, device="meta").view(size)
+    return tuple(like.shape), tuple(like.stride())
+
+
+def _meta(self: torch.Tensor) -> torch.Tensor:
+    reach = views.needed_elements(tensor.view_of(self))
+    like = torch.empty(reach, dtype=self.dtype, device="meta")
+    return like.as_strided(self.shape, self.stride(), self.storage_offset())
+
+
+def _check_bounds(
+    self: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> None:
+    if len(size) != len(stride):
+        raise RuntimeError("mismatch in length of strides and shape")
+    if any(s < 0 for s in stride):
+        raise RuntimeError(f"as_strided: Negative strides are not supported, got {list(stride)}")
+    if offset < 0:
+        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+    view_ = views.View(size, stride, offset, dtypes.to_numpy(self.dtype))
+    needed = views.needed_elements(view_) * self.element_size()
+    available = self.untyped_storage().nbytes()
+    if needed > available:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+            f"itemsize {self.element_size()} requiring a storage size of {needed} are out of bounds "
+            f"for storage of size {available}"
+        )

@@ -1,0 +1,47 @@
+"""Random number state of the device: host generators from which each random op takes a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Generator(torch._C.Generator):
+    """A generator for device tpu.
+
+    The state is a host Mersenne Twister of torch's own, so seeds, get_state and set_state behave as
+    everywhere; each random op draws 128 bits from it, as the key of a counter-based generator on the
+    device. The bits differ from those of cpu and cuda.
+    """
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Return a generator of the asked-for device: one of these for tpu, torch's own for others."""
+        if torch.device(device).type != "tpu":
+            return torch._C.Generator(device)
+        return super().__new__(cls)
+
+    @property
+    def device(self) -> torch.device:
+        """The device whose tensors this generator fills."""
+        return torch.device("tpu", 0)
+
+
+_default: torch._C.Generator | None = None
+
+
+def default_generator() -> torch._C.Generator:
+    """Return the generator that ops use where none is given."""
+    global _default
+    if _default is None:
+        _default = Generator("tpu")
+        _default.manual_seed(torch.initial_seed())
+    return _default
+
+
+def random_key(generator: torch._C.Generator | None) -> np.ndarray[Any, Any]:
+    """Draw the next uint32[4] key from a generator; never the same one twice."""
+    source = generator if generator is not None else default_generator()
+    bits = torch.empty(4, dtype=torch.int64, device="cpu").random_(0, 1 << 32, generator=source)
+    return bits.numpy().astype(np.uint32)

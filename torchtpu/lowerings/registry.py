@@ -1,0 +1,164 @@
+"""The lowering table: one pure JAX function per aten op, and how its arguments are prepared.
+
+A lowering takes the arguments of the functional overload's schema by the same names; tensors and
+varying numbers arrive as arrays, everything else as Python values (dtypes as numpy dtypes).
+Generator, device, layout, pin_memory, memory_format and out never arrive.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torchtpu.errors import LoweringError
+from torchtpu.program import ArrayType
+
+Array = Any  # jax.Array or a tracer of one
+Compute = Literal["output", "inputs", "as_is"]
+
+_HALF = frozenset(np.dtype(d) for d in (jnp.bfloat16, jnp.float16))
+
+
+@dataclass(frozen=True, slots=True)
+class CallTypes:
+    """What one call computes in (None: arguments as they are) and what it must return."""
+
+    compute: np.dtype[Any] | None
+    outputs: tuple[ArrayType | None, ...] | None  # None: as the function returns them
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lowering:
+    """A row of the table.
+
+    compute: "output" casts tensor and number arguments to the first output's dtype, "inputs" to
+        torch's promotion of the inputs (comparisons), "as_is" to nothing.
+    opmath: compute in float32 where that dtype is bfloat16 or float16, as torch does.
+    static: numbers that are compiled in although they may vary (they change the program's shape).
+    constants: values of number arguments that get a program of their own, e.g. pow(x, 2).
+    keep: arguments that are never cast (conditions, indices).
+    key: the function draws random bits: its first argument is a uint32[4] key.
+    shape_only: tensor arguments of which only shape and dtype matter (`fill`, `uniform`).
+    writes: argument name -> index of the output that replaces it (running statistics).
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    compute: Compute = "as_is"
+    opmath: bool = True
+    static: frozenset[str] = frozenset()
+    constants: Mapping[str, frozenset[float]]
+    keep: frozenset[str] = frozenset()
+    key: bool = False
+    shape_only: frozenset[str] = frozenset()
+    writes: Mapping[str, int]
+
+    def __call__(self, types: CallTypes, /, *key: Array, **kwargs: Any) -> Any:
+        """Cast, compute, and return arrays of exactly the types that torch expects."""
+        dtype = types.compute
+        if dtype is not None:
+            if self.opmath and dtype in _HALF:
+                dtype = np.dtype(np.float32)
+            kwargs = {n: a if n in self.keep else _cast(a, dtype) for n, a in kwargs.items()}
+        results = self.fn(*key, **kwargs)
+        if types.outputs is None:
+            return results
+        if len(types.outputs) == 1 and not isinstance(results, (tuple, list)):
+            return self._typed(types.outputs[0], results)
+        results = [self._typed(t, r) for t, r in zip(types.outputs, results, strict=True)]
+        return results[0] if len(results) == 1 else results
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the function's parameters in order."""
+        code = self.fn.__code__
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    def _typed(self, expected: ArrayType | None, result: Array) -> Array:
+        if expected is None:
+            return jnp.zeros(())
+        if result is None or tuple(np.shape(result)) != expected.shape:
+            shape = None if result is None else np.shape(result)
+            raise LoweringError(f"[{self.name}] expected a result of shape {expected.shape}, got {shape}")
+        return convert(jnp.asarray(result), expected.dtype)
+
+
+_TABLE: dict[str, Lowering] = {}
+
+
+def lowering(
+    *names: str,
+    compute: Compute = "as_is",
+    opmath: bool = True,
+    static: Iterable[str] = (),
+    constants: Mapping[str, Iterable[float]] | None = None,
+    keep: Iterable[str] = (),
+    key: bool = False,
+    shape_only: Iterable[str] = (),
+    writes: Mapping[str, int] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function into the table under the names of functional overloads ("aten::add.Tensor")."""
+
+    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in _TABLE:
+                raise LoweringError(f"[{name}] is in the lowering table already, by {_TABLE[name].fn}")
+            _TABLE[name] = Lowering(
+                name=name,
+                fn=fn,
+                compute=compute,
+                opmath=opmath,
+                static=frozenset(static),
+                constants={n: frozenset(v) for n, v in (constants or {}).items()},
+                keep=frozenset(keep),
+                key=key,
+                shape_only=frozenset(shape_only),
+                writes=dict(writes or {}),
+            )
+        return fn
+
+    return enter
+
+
+def table() -> Mapping[str, Lowering]:
+    """Return all lowerings by name; imports the families of this folder at the first call."""
+    package = importlib.import_module("torchtpu.lowerings")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name not in ("registry", "__main__"):
+            importlib.import_module(f"torchtpu.lowerings.{module.name}")
+    return _TABLE
+
+
+def convert(array: Array, dtype: Any) -> Array:
+    """Convert values as torch does: float to integer truncates, anything to bool is `!= 0`."""
+    dtype = np.dtype(dtype)
+    if array.dtype == dtype:
+        return array
+    if dtype.kind == "b":
+        return array != 0
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = array.real
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def _cast(value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, jax.Array):
+        return convert(value, dtype)
+    if isinstance(value, tuple) and any(isinstance(v, jax.Array) for v in value):
+        return tuple(_cast(v, dtype) for v in value)
+    return value
+
+
+def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Return dims as non-negative ints in order; None and () mean all."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(rank))
+    dims = (dim,) if isinstance(dim, int) else dim
+    return tuple(d % rank if rank else 0 for d in dims)

@@ -1,0 +1,75 @@
+"""Programs: short lists of lowerings over numbered values; what every mode hands to the executor.
+
+Values are numbered in order: the program's inputs first, then the outputs of each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """Shape and dtype of a value."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value with this number, as an argument of a node."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call: `fn(*args, **kwargs)` with Refs replaced by values; returns `outputs` arrays.
+
+    `fn` must be a module-level function or another hashable constant: it is part of the key.
+    """
+
+    op: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Nodes from inputs to outputs; `donated` are inputs whose memory the outputs may take over."""
+
+    inputs: tuple[ArrayType, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+    donated: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The ops in order, for logs and HLO module names."""
+        names = [n.op.removeprefix("aten::").replace(".", "_") for n in self.nodes if n.op != "view"]
+        return "+".join(names[:4]) + ("+..." if len(names) > 4 else "") or "view"
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Run the nodes on arrays or tracers; the function that is lowered to StableHLO."""
+        values = list(inputs)
+        for node in self.nodes:
+            args = [_resolve(a, values) for a in node.args]
+            kwargs = {k: _resolve(a, values) for k, a in node.kwargs}
+            result = node.fn(*args, **kwargs)
+            values.extend([result] if node.outputs == 1 else result)
+        return [values[i] for i in self.outputs]
+
+
+def _resolve(argument: Any, values: Sequence[Any]) -> Any:
+    if type(argument) is Ref:
+        return values[argument.index]
+    if type(argument) is tuple:
+        return tuple(_resolve(a, values) for a in argument)
+    return argument

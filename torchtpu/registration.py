@@ -1,0 +1,76 @@
+"""Registration of device tpu with torch: idempotent, quiet, and never half done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchtpu import device as device_module
+from torchtpu.errors import TpuError
+
+_OURS = "_torchtpu_registered"
+
+
+def autoload() -> None:
+    """Entry point of torch.backends: register where the name is free; say so otherwise."""
+    owner = _other_owner()
+    if owner:
+        import warnings
+
+        warnings.warn(f"[torchtpu] not registered: {owner}", stacklevel=2)
+        return
+    register()
+
+
+def register() -> None:
+    """Make device "tpu" known to torch; TpuError where another package owns the dispatch key."""
+    if getattr(torch, _OURS, False):
+        return
+    owner = _other_owner()
+    if owner:
+        raise TpuError(f"[torchtpu.register] {owner}")
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    from torchtpu import device_methods, stand_in, storage_methods
+    from torchtpu.eager import autocast, dispatch
+
+    _setup_privateuseone_for_python_backend(
+        "tpu", device_module.module(), _Hooks(), _Guard()
+    )
+    dispatch.register()
+    autocast.register()
+    storage_methods.install()
+    device_methods.install()
+    stand_in.install()
+    setattr(torch, _OURS, True)
+
+
+def _other_owner() -> str:
+    """Say who has PrivateUse1 where it is not free; empty where it is ours or free."""
+    name = torch._C._get_privateuse1_backend_name()
+    if getattr(torch, _OURS, False) or name == "privateuseone":
+        return ""
+    return (
+        f"torch's device key PrivateUse1 already belongs to {name!r} (Google's torch_tpu, or another "
+        "backend that loads itself at `import torch`); uninstall one of the two, or set "
+        "TORCH_DEVICE_BACKEND_AUTOLOAD=0 and call torchtpu.register() yourself"
+    )
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, _device_index: int) -> bool:
+        return True
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    def type_(self) -> Any:
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+

@@ -1,0 +1,166 @@
+"""Buffers: the device memory behind a torch storage, and how a storage finds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtpu import dtypes, executor, views
+from torchtpu.errors import FreedStorageError, TpuError
+from torchtpu.program import ArrayType, Node, Program, Ref
+from torchtpu.targets import DeviceMemoryError
+
+
+class Layout:
+    """Physical shape and dtype of a buffer; interned, so that equality is identity."""
+
+    __slots__ = ("dtype", "nbytes", "shape", "type")
+
+    _known: dict[tuple[tuple[int, ...], torch.dtype], Layout] = {}
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self.type = ArrayType(shape, dtypes.to_numpy(dtype))
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Layout:
+        """Return the one layout of this shape and dtype."""
+        key = (shape, dtype)
+        found = cls._known.get(key)
+        if found is None:
+            found = cls._known.setdefault(key, cls(shape, dtype))
+        return found
+
+    def __repr__(self) -> str:
+        return f"Layout({self.shape}, {self.dtype})"
+
+
+def physical_layout(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Layout, tuple[int, ...] | None]:
+    """Return the layout of a new storage for a tensor, and the dim order if it is a permutation.
+
+    Dense tensors (contiguous, channels_last, transposed) are kept in the order of their strides;
+    anything else (gaps, overlaps) becomes one dimension of as many elements as it reaches.
+    """
+    order = tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], d)))
+    physical = tuple(shape[d] for d in order)
+    dense = views.contiguous_strides(physical)
+    if all(n == 1 or strides[d] == s for d, n, s in zip(order, physical, dense, strict=True)):
+        return Layout.of(physical, dtype), order
+    if 0 in shape:
+        return Layout.of(shape, dtype), tuple(range(len(shape)))
+    view = views.View(shape, strides, 0, dtypes.to_numpy(dtype))
+    return Layout.of((views.needed_elements(view),), dtype), None
+
+
+class Buffer:
+    """One allocation of device memory; `array` is None while nothing was written to it."""
+
+    __slots__ = ("_allocated", "_target", "array", "freed", "layout", "shared")
+
+    def __init__(self, layout: Layout, array: Any = None) -> None:
+        self._allocated = 0
+        self.layout = layout
+        self.array = array
+        self.shared = False  # the array is held by another buffer too: never donate it
+        self.freed = ""  # why the memory is gone, where it is
+        self._target = executor.current().target
+        self._target.allocated(layout.nbytes)
+        self._allocated = layout.nbytes
+
+    def __del__(self) -> None:
+        if self._allocated:
+            self._target.freed(self._allocated)
+
+    def value(self) -> Any:
+        """Return the array, zeros where nothing was written; FreedStorageError where it is gone."""
+        if self.array is None:
+            if self.freed:
+                raise FreedStorageError(f"[storage] read of freed device memory: {self.freed}")
+            zeros = np.zeros((), self.layout.type.dtype)
+            self.array = _fill(self.layout).run([self._target.put(zeros)])[0]
+        return self.array
+
+    def resize(self, nbytes: int) -> None:
+        """Keep the first bytes in a storage of another size; 0 frees the memory (as FSDP does)."""
+        if nbytes == self.layout.nbytes:
+            return
+        itemsize = self.layout.dtype.itemsize
+        if nbytes % itemsize:
+            raise TpuError(f"[storage.resize_] expected a multiple of {itemsize} bytes, got {nbytes}")
+        new = Layout.of((nbytes // itemsize,), self.layout.dtype)
+        kept = self.array
+        if kept is not None and nbytes:
+            kept = _run(_resized, self.layout, new, kept)
+        self._target.allocated(new.nbytes)
+        self._target.freed(self._allocated)
+        self._allocated = new.nbytes
+        self.layout, self.array, self.shared = new, kept if nbytes else None, False
+        self.freed = "" if nbytes else "the storage was resized to 0 bytes"
+
+    def convert(self, layout: Layout) -> None:
+        """Store the same bytes under another layout of the same size."""
+        if self.array is not None:
+            self.array = _run(_reinterpreted, self.layout, layout, self.array)
+            self.shared = False
+        self.layout = layout
+
+
+def buffer_of(storage: torch.UntypedStorage) -> Buffer:
+    """Return the buffer of a tpu storage; TpuError where the storage is none of ours."""
+    try:
+        return storage._tpu_buffer  # type: ignore[attr-defined,no-any-return]  # set by attach
+    except AttributeError:
+        raise TpuError(
+            f"[storage] expected a storage made by torchtpu on device tpu, got one on {storage.device}"
+            " without device memory"
+        ) from None
+
+
+def attach(storage: torch.UntypedStorage, buffer: Buffer) -> None:
+    """Make `buffer` the memory of a storage; it lives as long as the storage does."""
+    storage._tpu_buffer = buffer  # type: ignore[attr-defined]  # storages take attributes
+
+
+def memory_error(error: DeviceMemoryError) -> torch.OutOfMemoryError:
+    """Return torch's own out-of-memory error for a target's."""
+    return torch.OutOfMemoryError(str(error))
+
+
+def _resized(array: Any, elements: int) -> Any:
+    import jax.numpy as jnp
+
+    flat = array.reshape(-1)[:elements]
+    return jnp.pad(flat, (0, elements - flat.size))
+
+
+def _reinterpreted(array: Any, view: views.View) -> Any:
+    return views.read(array, view)
+
+
+def _full(value: Any, shape: tuple[int, ...]) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.broadcast_to(value, shape)
+
+
+def _fill(layout: Layout) -> Any:
+    scalar = ArrayType((), layout.type.dtype)
+    node = Node("aten::zeros", _full, (Ref(0), layout.shape), (), 1)
+    return executor.current().executable(Program((scalar,), (node,), (1,)))
+
+
+def _run(fn: Callable[..., Any], old: Layout, new: Layout, array: Any) -> Any:
+    if fn is _resized:
+        argument: Any = math.prod(new.shape)
+    else:
+        argument = views.View(new.shape, views.contiguous_strides(new.shape), 0, new.type.dtype)
+    node = Node("storage", fn, (Ref(0), argument), (), 1)
+    return executor.current().executable(Program((old.type,), (node,), (1,))).run([array])[0]

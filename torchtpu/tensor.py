@@ -1,0 +1,176 @@
+"""Device tensors without a C++ extension: DLPack capsules of device type kDLExtDev become tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtpu import dtypes, executor, views
+from torchtpu.storage import Buffer, Layout, attach, buffer_of, physical_layout
+
+_KDL_EXT_DEV = 12  # DLDeviceType in dlpack.h; torch maps it to PrivateUse1
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [
+        ("dl_tensor", _DLTensor),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_from_dlpack = torch._C._from_dlpack
+
+# Storages get distinct non-null addresses, which nothing may read: every path that would is replaced.
+_addresses = count(1 << 44, 1 << 20)
+
+
+class TensorFactory:
+    """Makes tensors of one shape, strides and dtype, each on a new storage."""
+
+    __slots__ = ("_address", "_dl", "_keep", "layout", "order", "shape", "strides")
+
+    _made: list[TensorFactory] = []  # torch reads the struct for as long as a tensor lives
+
+    def __init__(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
+        self.layout, self.order = physical_layout(shape, strides, dtype)
+        self.shape, self.strides = shape, strides
+        row = dtypes.of(dtype)
+        sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+        steps = (ctypes.c_int64 * max(len(shape), 1))(*strides)
+        managed = _DLManagedTensor()
+        tensor = managed.dl_tensor
+        tensor.device = _DLDevice(_KDL_EXT_DEV, 0)
+        tensor.ndim = len(shape)
+        tensor.dtype = _DLDataType(row.dlpack_code, row.bits, 1)
+        tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+        tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
+        self._keep = (managed, sizes, steps)
+        self._dl = tensor
+        self._address = ctypes.addressof(managed)
+        TensorFactory._made.append(self)
+
+    def __call__(self, buffer: Buffer) -> torch.Tensor:
+        """Return a new tensor whose storage owns `buffer` (of this factory's layout)."""
+        self._dl.data = next(_addresses)
+        tensor: torch.Tensor = _from_dlpack(_new_capsule(self._address, b"dltensor", None))
+        tensor.untyped_storage()._tpu_buffer = buffer  # type: ignore[attr-defined]  # as attach()
+        return tensor
+
+    @property
+    def is_row_major(self) -> bool:
+        """Tell whether the tensor's dims are the physical dims in order."""
+        return self.order == tuple(range(len(self.shape)))
+
+
+@lru_cache(maxsize=None)
+def factory(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> TensorFactory:
+    """Return the one factory of this shape, strides and dtype."""
+    return TensorFactory(shape, strides, dtype)
+
+
+def empty(
+    shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """Return a tensor with memory but no contents; contiguous unless `strides` says otherwise."""
+    if strides is None:
+        strides = views.contiguous_strides(shape)
+    make = factory(shape, strides, dtype)
+    return make(Buffer(make.layout))
+
+
+def view_of(tensor: torch.Tensor) -> views.View:
+    """Return shape, strides, offset and dtype of a tensor as a View."""
+    return views.View(
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.storage_offset(),
+        dtypes.to_numpy(tensor.dtype),
+    )
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor object on the same storage, below autograd."""
+    return torch.ops.aten.alias.default(tensor)
+
+
+def from_host(value: torch.Tensor) -> torch.Tensor:
+    """Copy a CPU tensor to the device; strides are kept where they are dense."""
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    layout, order = physical_layout(shape, strides, value.dtype)
+    if order is None:
+        value = value.contiguous()
+        strides = tuple(value.stride())
+        layout, order = physical_layout(shape, strides, value.dtype)
+    make = factory(shape, strides, value.dtype)
+    buffer = Buffer(layout)
+    buffer.array = executor.current().target.put(host_array(value.permute(order)))
+    return make(buffer)
+
+
+def host_array(value: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a CPU tensor as a numpy array of the same dtype (bfloat16 and float8 included)."""
+    value = value.detach().resolve_conj().resolve_neg()
+    target = dtypes.of(value.dtype).numpy
+    try:
+        return value.numpy()
+    except TypeError:  # dtypes that numpy itself does not have travel as integers of their size
+        integer = getattr(torch, f"uint{value.dtype.itemsize * 8}")
+        return value.contiguous().view(integer).numpy().view(target)
+
+
+def to_host(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """Return a numpy array from the device as a CPU tensor that owns its memory."""
+    own = np.array(array, order="C", copy=True)
+    try:
+        return torch.from_numpy(own)
+    except TypeError:
+        integer = np.dtype(f"u{own.dtype.itemsize}")
+        return torch.from_numpy(own.view(integer)).view(dtype)
+
+
+__all__ = [
+    "Layout",
+    "TensorFactory",
+    "alias",
+    "attach",
+    "buffer_of",
+    "empty",
+    "factory",
+    "from_host",
+    "host_array",
+    "to_host",
+    "view_of",
+]
