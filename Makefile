@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CHIP ?= v6e
 
+# OpenMP threads that spin while they wait slow torch's CPU device down tenfold where a core is busy elsewhere.
+export OMP_WAIT_POLICY ?= passive
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check lint types layers bench clean

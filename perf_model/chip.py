@@ -55,8 +55,8 @@ class ChipFileError(FactError):
 class Chip:
     """One TPU generation. Attributes and methods give values per *device*, what one process drives.
 
-    On v2, v3 and TPU7x one core is a device and a chip has two; v4 and v5p fuse both cores into one device.
-    `facts` keeps every number as it stands in the file, under "section.key".
+    On v2, v3 and TPU7x one core is a device and a chip has two; v4 and v5p fuse both cores into one
+    device. `facts` keeps every number as it stands in the file, under "section.key".
     """
 
     name: str
@@ -67,10 +67,12 @@ class Chip:
     facts: Mapping[str, Fact]
 
     def value(self, key: str) -> float:
-        """The number under "section.key" as the file gives it. Raises IncompleteChip where there is none."""
+        """The file's number under "section.key". Raises IncompleteChip where there is none."""
         fact = self.facts.get(key)
         if fact is None:
-            raise IncompleteChip(f"[chip] {self.name}: no public value of {key}, so nothing can be estimated")
+            raise IncompleteChip(
+                f"[chip] {self.name}: no public value of {key}, so nothing can be estimated"
+            )
         return fact.value
 
     def has(self, key: str) -> bool:
@@ -81,7 +83,9 @@ class Chip:
         """This chip, if everything an estimate needs is known; raises IncompleteChip otherwise."""
         if not self.complete:
             missing = [key for key in _MODEL_NEEDS if key not in self.facts]
-            raise IncompleteChip(f"[chip] {self.name}: an estimate needs {', '.join(missing)}, not public so far")
+            raise IncompleteChip(
+                f"[chip] {self.name}: an estimate needs {', '.join(missing)}, not public so far"
+            )
         return self
 
     @functools.cached_property
@@ -164,7 +168,7 @@ class Chip:
         return self.vector_lanes * self.value("vpu.xlu_slots")
 
     def peak_flops_per_s(self, dtype: str = "bf16") -> float:
-        """Peak operations/s per device for operands of an MLIR dtype; bf16's where the chip lists none."""
+        """Peak operations/s per device for an MLIR dtype; bf16's where the chip lists none."""
         key = "peak_ops_per_s." + _FLOAT8.get(dtype, _INTEGERS.get(dtype, dtype))
         fact = self.facts.get(key) or self.facts["peak_ops_per_s.bf16"]
         return fact.value * self._device_share
@@ -185,7 +189,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Chip:
-    """The chip called `name` (or one of its aliases, in any case). Raises UnknownChip, ChipFileError."""
+    """The chip called `name` (or one of its aliases, in any case). Raises UnknownChip,
+    ChipFileError.
+    """
     wanted = name.strip().lower()
     if wanted in _paths():
         return load_file(_paths()[wanted])
@@ -224,9 +230,13 @@ def load_file(path: Path) -> Chip:
 def _parse(path: Path, data: Mapping[str, object]) -> Chip:
     for key, type_ in _TOP.items():
         if not isinstance(data.get(key), type_):
-            raise ChipFileError(f"[chip] {path.name}: {key}: expected {type_.__name__}, got {data.get(key)!r}")
+            raise ChipFileError(
+                f"[chip] {path.name}: {key}: expected {type_.__name__}, got {data.get(key)!r}"
+            )
     if data["name"] != path.stem:
-        raise ChipFileError(f"[chip] {path.name}: name: expected {path.stem!r}, got {data['name']!r}")
+        raise ChipFileError(
+            f"[chip] {path.name}: name: expected {path.stem!r}, got {data['name']!r}"
+        )
     facts: dict[str, Fact] = {}
     for section, table in data.items():
         if section not in _TOP:
@@ -250,7 +260,9 @@ def _parse(path: Path, data: Mapping[str, object]) -> Chip:
 
 def _section(path: Path, section: str, table: object, facts: dict[str, Fact]) -> None:
     if section not in _SECTIONS or not isinstance(table, dict):
-        raise ChipFileError(f"[chip] {path.name}: {section}: unknown section, expected {', '.join(_SECTIONS)}")
+        raise ChipFileError(
+            f"[chip] {path.name}: {section}: unknown section, expected {', '.join(_SECTIONS)}"
+        )
     for key, entry in table.items():
         name = f"{section}.{key}"
         if name in _SECTIONS:

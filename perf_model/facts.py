@@ -1,4 +1,6 @@
-"""A number with its unit, what it is per, its source and the values of sources that disagree; strictly loaded from TOML."""
+"""A number with its unit, what it is per, its source and the values of sources that disagree;
+strictly loaded from TOML.
+"""
 
 from __future__ import annotations
 
@@ -48,18 +50,23 @@ def _source(where: str, value: object, sources: Collection[str]) -> str:
 
 
 def _alternatives(where: str, entries: object, sources: Collection[str]) -> tuple[Alternative, ...]:
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"value", "source"} for e in entries):
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and set(e) == {"value", "source"} for e in entries
+    ):
         raise FactError(f"{where}: expected a list of {{value, source}}, got {entries!r}")
     return tuple(
         Alternative(
-            value=_number(f"{where}.value", e["value"]), source=_source(f"{where}.source", e["source"], sources)
+            value=_number(f"{where}.value", e["value"]),
+            source=_source(f"{where}.source", e["source"], sources),
         )
         for e in entries
     )
 
 
 def parse_fact(where: str, entry: object, sources: Collection[str]) -> Fact:
-    """The fact of one TOML table. `where` names file and key in the error; sources are the names that may be cited."""
+    """The fact of one TOML table. `where` names file and key in the error; sources are the names
+    that may be cited.
+    """
     if not isinstance(entry, dict):
         raise FactError(f"{where}: expected a table {{value, unit, per, source}}, got {entry!r}")
     missing = [k for k in _REQUIRED if k not in entry]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchtpu.perf_model.costs.registry import Kind
 from torchtpu.perf_model.fusion import Schedule, fuse
 from torchtpu.perf_model.program import Graph
-from torchtpu.perf_model.trace import StepTrace, Stitched
+from torchtpu.perf_model.trace import StepTrace, Stitched, buffer_kinds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +16,9 @@ class MemoryEstimate:
     """HBM of one device during a step.
 
     peak_bytes: largest sum of live buffers. usable_bytes: what the compiler lets a program use.
-    by_kind: the bytes of each kind at the moment of the peak, largest first.
+    by_kind: the bytes of each kind at the moment of the peak, largest first; they sum to the peak
+    ("reused_in_place" is negative: memory that the running kernel's outputs take over from its
+    inputs).
     """
 
     peak_bytes: int
@@ -35,7 +38,9 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One moment of a schedule: values that come alive, bytes of scratch, values that die afterwards."""
+    """One moment of a schedule: values that come alive, bytes of scratch, values that die
+    afterwards.
+    """
 
     born: tuple[tuple[int, int], ...]
     scratch_bytes: int
@@ -73,12 +78,14 @@ class Account:
             self.peak = self.current + scratch_bytes
             self.at_peak = {k: v for k, v in self._by_kind.items() if v}
             if scratch_bytes:
-                self.at_peak["scratch"] = scratch_bytes
+                self.at_peak["scratch" if scratch_bytes > 0 else "reused_in_place"] = scratch_bytes
 
     def estimate(self, usable_bytes: int) -> MemoryEstimate:
         """The result."""
         ordered = sorted(self.at_peak.items(), key=lambda item: -item[1])
-        return MemoryEstimate(peak_bytes=self.peak, usable_bytes=usable_bytes, by_kind=tuple(ordered))
+        return MemoryEstimate(
+            peak_bytes=self.peak, usable_bytes=usable_bytes, by_kind=tuple(ordered)
+        )
 
 
 def _scratch(schedule: Schedule, ops: Sequence[int]) -> int:
@@ -103,14 +110,17 @@ def events(schedule: Schedule) -> list[Event]:
     for value, position in last.items():
         if value not in kept:
             dying.setdefault(position, []).append(value)
-    return [_event(schedule, position, dying.get(position, [])) for position in range(len(schedule.kernels))]
+    return [
+        _event(schedule, position, dying.get(position, []))
+        for position in range(len(schedule.kernels))
+    ]
 
 
 def _event(schedule: Schedule, position: int, dead: list[int]) -> Event:
     kernel = schedule.kernels[position]
     types = schedule.graph.types
     reusable = {v for v in dead if v not in {w for w, _ in kernel.writes}}
-    takes_over = {value: taken for value, taken in kernel.in_place}
+    takes_over = dict(kernel.in_place)
     by_size: dict[int, list[int]] = {}
     for value in sorted(reusable - set(takes_over.values())):
         by_size.setdefault(types[value].size_bytes, []).append(value)
@@ -118,15 +128,14 @@ def _event(schedule: Schedule, position: int, dead: list[int]) -> Event:
     freed_early: list[int] = list(takes_over.values())
     for value, _ in kernel.writes:
         size = types[value].size_bytes
-        if value not in takes_over and by_size.get(size) and kernel.kind.value in _ELEMENTWISE:
+        if value not in takes_over and by_size.get(size) and kernel.kind is Kind.LOOP:
             freed_early.append(by_size[size].pop())
         born.append((value, size))
     # A negative size of scratch is the memory that outputs take over from dying inputs.
     shared = sum(types[v].size_bytes for v in freed_early)
-    return Event(born=tuple(born), scratch_bytes=_scratch(schedule, kernel.ops) - shared, dead=tuple(dead))
-
-
-_ELEMENTWISE = frozenset({"loop"})
+    return Event(
+        born=tuple(born), scratch_bytes=_scratch(schedule, kernel.ops) - shared, dead=tuple(dead)
+    )
 
 
 def _constants(schedule: Schedule) -> int:
@@ -188,7 +197,7 @@ def fused_memory(
         value = stitched.value_of.get(buffer)
         key = value if value is not None else -1 - buffer
         account.allocate(key, info.size_bytes, info.kind)
-    for buffer, kind in trace.kinds.items():
+    for buffer, kind in buffer_kinds(trace).items():
         if buffer in stitched.value_of:
             kind_of[schedule.source[stitched.value_of[buffer]]] = kind
     replay(schedule, account, kind_of)
@@ -198,7 +207,9 @@ def fused_memory(
 def strict_memory(
     trace: StepTrace, temporaries: Mapping[Graph, int], usable_bytes: int
 ) -> MemoryEstimate:
-    """HBM of a step that runs call by call. A buffer dies after its last use unless it is alive after the step."""
+    """HBM of a step that runs call by call. A buffer dies after its last use unless it is alive
+    after the step.
+    """
     account = Account()
     last: dict[int, int] = {}
     for position, call in enumerate(trace.calls):
@@ -210,14 +221,18 @@ def strict_memory(
     for buffer, info in trace.live_before.items():
         account.allocate(buffer, info.size_bytes, info.kind)
     account.mark()
+    kinds = buffer_kinds(trace)
     for position, call in enumerate(trace.calls):
         shared = 0
         for output, reused in call.reuse:
-            if last.get(call.inputs[reused]) == position and call.inputs[reused] not in trace.live_after:
+            if (
+                last.get(call.inputs[reused]) == position
+                and call.inputs[reused] not in trace.live_after
+            ):
                 shared += call.graph.types[call.graph.outputs[output]].size_bytes
         for buffer, value in zip(call.outputs, call.graph.outputs, strict=True):
             size = call.graph.types[value].size_bytes
-            account.allocate(buffer, size, trace.kinds.get(buffer, "activation"))
+            account.allocate(buffer, size, kinds.get(buffer, "activation"))
         account.mark(temporaries[call.graph] - shared)
         for buffer in dying.get(position, ()):
             account.free(buffer)

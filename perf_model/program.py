@@ -1,7 +1,7 @@
-"""The program: a small SSA graph of tensor ops, the one form every cost in perf_model is computed from.
+"""The program: a small SSA graph of tensor ops, the form that every cost is computed from.
 
-Opcodes are StableHLO's without the dialect prefix ("dot_general", "add"); dtypes are MLIR's spelling
-("bf16", "f32", "i64", "ui8", "i1", "f8E5M2", "complex<f32>").
+Opcodes are StableHLO's without the dialect prefix ("dot_general", "add"); dtypes are MLIR's
+spelling ("bf16", "f32", "i64", "ui8", "i1", "f8E5M2", "complex<f32>").
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ NOWHERE = Provenance()
 class Op:
     """One operation. Operands and results are value ids: indices into `Graph.types`.
 
-    `bodies` holds the nested programs of control flow: (condition, body) of a while, the branches of a case.
-    `trip_count` is the number of iterations of a while, None where it is not a constant.
+    `bodies` holds the nested programs of control flow: (condition, body) of a while, the branches
+    of a case. `trip_count` is the number of iterations of a while, None where it is not a constant.
     """
 
     opcode: str
@@ -166,7 +166,13 @@ class GraphBuilder:
         """Append an op with one result of the given type; returns the result's id."""
         result = self.value(shape, dtype)
         self.ops.append(
-            Op(opcode=opcode, operands=operands, results=(result,), attrs=attrs or NO_ATTRS, provenance=provenance)
+            Op(
+                opcode=opcode,
+                operands=operands,
+                results=(result,),
+                attrs=attrs or NO_ATTRS,
+                provenance=provenance,
+            )
         )
         return result
 

@@ -1,8 +1,11 @@
-"""Reads a StableHLO module (MLIR object, text or bytecode) into a `Graph`; jaxlib is imported only when called."""
+"""Reads a StableHLO module (MLIR object, text or bytecode) into a `Graph`; jaxlib is imported only
+when called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any  # jaxlib's MLIR bindings are untyped
 
 from torchtpu.perf_model.program import (
@@ -26,9 +29,10 @@ def read(module: object) -> Graph:
     """The program of the module's public `main` function, with every call inlined.
 
     module: an `ir.Module`, StableHLO text, MLIR bytecode or a portable artifact.
-    Loops keep their bodies as nested graphs; the region of a reduce, scatter or sort is summarised in the
-    attributes "reducer" (the opcode of its last op) and "region_ops". Inputs that alias an output are donated.
-    Raises ProgramError on text that does not parse, a module without functions, or dynamic shapes.
+    Loops keep their bodies as nested graphs; the region of a reduce, scatter or sort is summarised
+    in the attributes "reducer" (the opcode of its last op) and "region_ops". Inputs that alias an
+    output are donated. Raises ProgramError on text that does not parse, a module without functions,
+    or dynamic shapes.
     """
     if isinstance(module, str | bytes):
         module = _parse(module)
@@ -61,7 +65,7 @@ def _short(name: str) -> str:
 
 
 class _Frame:
-    """Values of one block being read: its own, and for a nested region those of the frame around it."""
+    """Values of a block being read; a nested region also sees those of the frame around it."""
 
     def __init__(self, builder: GraphBuilder, outer: _Frame | None = None) -> None:
         self.builder = builder
@@ -71,7 +75,9 @@ class _Frame:
         self.constants: dict[int, Op] = {}
 
     def id_of(self, value: Any) -> int:
-        """The id of an MLIR value; a value from around the region becomes a captured input (or a constant)."""
+        """The id of an MLIR value; a value from around the region becomes a captured input (or a
+        constant).
+        """
         found = self.ids.get(value)
         if found is not None:
             return found
@@ -81,12 +87,18 @@ class _Frame:
         type_ = self.outer.builder.types[source]
         constant = self.outer.constants.get(source)
         if constant is not None:
-            local = self.builder.op("constant", (), type_.shape, type_.dtype, **constant.attrs)
-            self.constants[local] = self.builder.ops[-1]
+            local = self._copy(constant, type_)
         else:
             local = self.builder.input(type_.shape, type_.dtype)
             self.captures[source] = local
         self.ids[value] = local
+        return local
+
+    def _copy(self, constant: Op, type_: TensorType) -> int:
+        """A constant of an outer block, repeated here."""
+        local = self.builder.value(type_.shape, type_.dtype)
+        self.constants[local] = replace(constant, results=(local,))
+        self.builder.ops.append(self.constants[local])
         return local
 
 
@@ -150,7 +162,9 @@ class _Reader:
             raise ProgramError(f"[stablehlo] call of an unknown function @{symbol}")
         return self.functions[symbol]
 
-    def _inline(self, function: Any, operation: Any, frame: _Frame, where: Provenance | None) -> None:
+    def _inline(
+        self, function: Any, operation: Any, frame: _Frame, where: Provenance | None
+    ) -> None:
         block = function.regions[0].blocks[0]
         inner = _Frame(frame.builder)
         inner.constants = frame.constants
@@ -234,12 +248,14 @@ def _tensor_type(mlir_type: Any) -> TensorType:
             return TensorType(shape=(), dtype="token")
         raise ProgramError(f"[stablehlo] expected a ranked tensor type, got {text}")
     if not mlir_type.has_static_shape:
-        raise ProgramError(f"[stablehlo] dynamic shapes have no cost, expected static ones, got {mlir_type}")
+        raise ProgramError(
+            f"[stablehlo] dynamic shapes have no cost, expected static ones, got {mlir_type}"
+        )
     return TensorType(shape=tuple(mlir_type.shape), dtype=str(mlir_type.element_type))
 
 
 def _provenance(operation: Any) -> Provenance | None:
-    """The provenance written into the op's location, at any depth of name, fused and call-site locations."""
+    """The provenance in the op's location, under any name, fused and call-site locations."""
     pending, seen = [operation.location], 0
     while pending and seen < _MAX_LOCATIONS:
         location, seen = pending.pop(), seen + 1
@@ -255,7 +271,7 @@ def _provenance(operation: Any) -> Provenance | None:
 
 
 def _region_summary(operation: Any) -> dict[str, Any]:
-    """Of a region without control flow: its last opcode and its number of ops (without the return)."""
+    """Of a region without control flow: its last opcode and its number of ops, less the return."""
     names = [
         _short(op.operation.name)
         for region in operation.regions

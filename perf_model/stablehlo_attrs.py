@@ -1,4 +1,4 @@
-"""MLIR attributes as plain Python values: what the cost rules need of each StableHLO op, nothing more."""
+"""MLIR attributes as plain Python values: what the cost rules need of each StableHLO op."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any  # jaxlib's MLIR bindings are untyped
 
 from torchtpu.perf_model.program import NO_ATTRS, AttrValue, ProgramError
 
-_SKIPPED = frozenset({"value", "mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes", "backend_config"})
+_SKIPPED = frozenset(
+    {"value", "mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes", "backend_config"}
+)
 _MAX_ELEMENTS = 64  # windows, paddings and permutations; anything longer is data
 
 
@@ -92,7 +94,7 @@ def _plain(attr: Any) -> AttrValue | None:
     if isinstance(attr, ir.DenseI64ArrayAttr | ir.DenseBoolArrayAttr):
         return tuple(int(v) for v in attr)
     if isinstance(attr, ir.DenseIntElementsAttr) and len(attr) <= _MAX_ELEMENTS:
-        return tuple(int(v) for v in attr)
+        return tuple(int(attr[i]) for i in range(len(attr)))
     return None
 
 
@@ -122,10 +124,17 @@ def constant_attrs(operation: Any, elements: int, dtype: str) -> Mapping[str, At
     """Of a constant: whether it is one repeated value, and the value of an integer scalar."""
     from jaxlib.mlir import ir
 
-    attr = operation.attributes["value"]
+    try:
+        attr = operation.attributes["value"]
+    except TypeError:  # the bindings have no class for this element type (complex)
+        return {"splat": elements == 1}
     if not isinstance(attr, ir.DenseElementsAttr):
         return NO_ATTRS
     found: dict[str, AttrValue] = {"splat": bool(attr.is_splat)}
-    if elements == 1 and dtype.lstrip("u").startswith("i") and isinstance(attr, ir.DenseIntElementsAttr):
-        found["value"] = int(next(iter(attr)))
+    if (
+        elements == 1
+        and dtype.lstrip("u").startswith("i")
+        and isinstance(attr, ir.DenseIntElementsAttr)
+    ):
+        found["value"] = int(attr[0])
     return found

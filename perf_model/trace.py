@@ -1,4 +1,4 @@
-"""The interface from the backend: what one training or inference step ran, and `stitch` into one graph."""
+"""What one step ran, as the backend reports it, and `stitch`, which makes one graph of it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Buffer:
 class Call:
     """One program launch.
 
-    `inputs` and `outputs` are buffer ids in the order of the graph's inputs and outputs; every write makes a new id.
-    `reuse` lists (output position, input position) pairs: that output takes over that input's memory.
+    `inputs` and `outputs` are buffer ids in the order of the graph's inputs and outputs; every
+    write makes a new id. `reuse` lists (output position, input position) pairs: that output takes
+    over that input's memory.
     """
 
     graph: Graph
@@ -40,9 +41,11 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTrace:
-    """One step: its calls in order, the buffers live before it, and the ids of those that stay alive after it.
+    """One step: its calls in order, the buffers live before it, and the ids of those that stay
+    alive after it.
 
-    `kinds` names the kind of buffers that the step itself makes (mostly "gradient"); others count as activations.
+    `kinds` names the kind of buffers that the step itself makes (mostly "gradient"); others count
+    as activations.
     """
 
     calls: tuple[Call, ...]
@@ -59,20 +62,40 @@ class StepTrace:
             return tuple(names.setdefault(i, len(names)) for i in ids)
 
         calls = tuple(
-            (id(c.graph), rename(c.inputs), rename(c.outputs), c.reuse, c.provenance) for c in self.calls
+            (id(c.graph), rename(c.inputs), rename(c.outputs), c.reuse, c.provenance)
+            for c in self.calls
         )
-        unused = sorted((b.kind, b.size_bytes) for i, b in self.live_before.items() if i not in names)
-        used = tuple((names[i], b.kind, b.size_bytes) for i, b in self.live_before.items() if i in names)
+        unused = sorted(
+            (b.kind, b.size_bytes) for i, b in self.live_before.items() if i not in names
+        )
+        used = tuple(
+            (names[i], b.kind, b.size_bytes) for i, b in self.live_before.items() if i in names
+        )
         after = frozenset(names[i] for i in self.live_after if i in names)
         kinds = frozenset((names[i], kind) for i, kind in self.kinds.items() if i in names)
         return hash((calls, frozenset(used), tuple(unused), after, kinds))
 
 
+def buffer_kinds(trace: StepTrace) -> dict[int, str]:
+    """The kind of each buffer that has one: as declared, or taken over from the input whose memory
+    it reuses.
+    """
+    kinds = {buffer: info.kind for buffer, info in trace.live_before.items()}
+    kinds.update(trace.kinds)
+    for call in trace.calls:
+        for output, reused in call.reuse:
+            kind = kinds.get(call.inputs[reused])
+            if kind is not None:
+                kinds.setdefault(call.outputs[output], kind)
+    return kinds
+
+
 def _check(index: int, call: Call) -> None:
     if len(call.inputs) != len(call.graph.inputs) or len(call.outputs) != len(call.graph.outputs):
         raise TraceError(
-            f"[trace] call {index} ({call.provenance.op}): expected {len(call.graph.inputs)} inputs and "
-            f"{len(call.graph.outputs)} outputs, got {len(call.inputs)} and {len(call.outputs)}"
+            f"[trace] call {index} ({call.provenance.op}): expected {len(call.graph.inputs)} "
+            f"inputs and {len(call.graph.outputs)} outputs, "
+            f"got {len(call.inputs)} and {len(call.outputs)}"
         )
 
 
@@ -92,8 +115,8 @@ class _Stitcher:
             return value
         if buffer not in self.trace.live_before:
             raise TraceError(
-                f"[trace] call {index} ({call.provenance.op}) reads buffer {buffer}, which no earlier call wrote "
-                "and which is not live before the step"
+                f"[trace] call {index} ({call.provenance.op}) reads buffer {buffer}, "
+                "which no earlier call wrote and which is not live before the step"
             )
         value = len(self.types)
         self.types.append(type_)
@@ -146,7 +169,9 @@ def stitch_values(trace: StepTrace) -> Stitched:
         stitcher.add(index, call)
     value_of = stitcher.value_of
     outputs = tuple(dict.fromkeys(value_of[b] for b in sorted(trace.live_after) if b in value_of))
-    dying = frozenset(value_of[b] for b in trace.live_before if b in value_of and b not in trace.live_after)
+    dying = frozenset(
+        value_of[b] for b in trace.live_before if b in value_of and b not in trace.live_after
+    )
     graph = Graph(
         types=tuple(stitcher.types),
         inputs=tuple(stitcher.inputs),

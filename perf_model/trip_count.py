@@ -1,4 +1,6 @@
-"""How often a while loop runs, read from its condition `counter < limit` and its step `counter + constant`."""
+"""How often a while loop runs, read from its condition `counter < limit` and its step `counter +
+constant`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ _CONVERTS = frozenset({"convert", "reshape", "optimization_barrier"})
 
 
 def trip_count(bodies: Sequence[Graph], initial: Sequence[int | None]) -> int | None:
-    """Iterations of a while whose (condition, body) graphs are given; None where they are not constant.
+    """Iterations of a while loop, given its (condition, body) graphs; None if not constant.
 
-    initial: the constant start value of each loop variable, None where it is not an integer constant.
+    initial: the start value of each loop variable, None where it is no integer constant.
     """
     if len(bodies) != 2:
         return None
@@ -58,9 +60,11 @@ def _constant(value: int, producers: dict[int, Op]) -> int | None:
 
 
 def _comparison(condition: Graph) -> tuple[int, int, str] | None:
-    """(loop variable, limit, direction) of a condition that compares one loop variable to a constant."""
+    """(variable, limit, direction) of a condition that compares a variable to a constant."""
     producers = _producers(condition)
-    compare = producers.get(_through(condition.outputs[0], producers)) if condition.outputs else None
+    compare = (
+        producers.get(_through(condition.outputs[0], producers)) if condition.outputs else None
+    )
     if compare is None or compare.opcode != "compare":
         return None
     left, right = (_through(v, producers) for v in compare.operands)

@@ -1,1 +1,3 @@
-"""The simulated TPU: clock, memory and torus; time only, no numerics."""
+"""A simulated device: time in integer picoseconds and an account of HBM. No numerics, no torch, no
+jax.
+"""

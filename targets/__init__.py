@@ -6,11 +6,10 @@ import difflib
 import importlib
 import pkgutil
 
-from torchtpu.targets.base import DeviceInfo, DeviceMemoryError, Executable, Target, TargetError
+from torchtpu.targets.base import DeviceInfo, Executable, Target, TargetError
 
 __all__ = [
     "DeviceInfo",
-    "DeviceMemoryError",
     "Executable",
     "Target",
     "TargetError",

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from torchtpu.sim.memory import HbmAccount
+
 DeviceArray = Any  # the target's own handle of an array in device memory
 Run = Callable[[Sequence[DeviceArray]], list[DeviceArray]]
 
 
 class TargetError(RuntimeError):
     """A target cannot be used; the text says why and what to do."""
-
-
-class DeviceMemoryError(TargetError):
-    """An allocation does not fit the device's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +42,7 @@ class Target(ABC):
 
     name: str  # as in TORCHTPU_TARGET
     platform: str  # what JAX calls the platform that lowerings are specialised for
+    memory: HbmAccount  # what live storages take of the device's memory
 
     @abstractmethod
     def info(self) -> DeviceInfo:
@@ -64,18 +63,6 @@ class Target(ABC):
     @abstractmethod
     def wait(self, arrays: Sequence[DeviceArray]) -> None:
         """Block until these arrays are computed; raises what their programs raised."""
-
-    @abstractmethod
-    def allocated(self, nbytes: int) -> None:
-        """Account for memory that a storage takes; DeviceMemoryError where it does not fit."""
-
-    @abstractmethod
-    def freed(self, nbytes: int) -> None:
-        """Account for memory that a storage gives back."""
-
-    @abstractmethod
-    def memory_stats(self) -> dict[str, int]:
-        """Return bytes_in_use, peak_bytes_in_use, bytes_limit and num_allocs."""
 
     def clock_s(self) -> float | None:
         """Return the device's own time in seconds where it has one (a simulated clock), else None."""

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from torchtpu.sim.memory import HbmAccount
 from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
+
+
+_UNLIMITED_BYTES = 1 << 62
 
 
 class PjrtTarget(Target):
     """Runs on the first local device of a PJRT client."""
 
     def __init__(self, client: Any, name: str, platform: str) -> None:
+        import jax
         from jax._src import core, sharding_impls
         from jax._src.lib import xla_client
 
@@ -25,14 +30,17 @@ class PjrtTarget(Target):
         self._sharding = sharding_impls.SingleDeviceSharding(self._device)
         self._shaped_array = core.ShapedArray
         self._xla = xla_client._xla
+        self._enable_x64 = jax.enable_x64
         self._handler = xla_client.array_result_handler
-        self._in_use = self._peak = self._allocations = 0
+        stats = self._device.memory_stats() or {}
+        limit = int(stats.get("bytes_limit", _UNLIMITED_BYTES))
+        self.memory = HbmAccount(capacity_bytes=limit, chip=self._device.device_kind, enforce=False)
 
     def info(self) -> DeviceInfo:
-        stats = self._device.memory_stats() or {}
+        limit = self.memory.capacity_bytes
         return DeviceInfo(
             name=self._device.device_kind,
-            memory_bytes=int(stats.get("bytes_limit", 0)),
+            memory_bytes=0 if limit == _UNLIMITED_BYTES else limit,
             cores=int(getattr(self._device, "num_cores", 1)),
         )
 
@@ -40,7 +48,8 @@ class PjrtTarget(Target):
         # XLA may alias host memory for as long as the array lives, so it gets a copy of its own.
         own = np.array(value, order="C", copy=True)
         aval = self._shaped_array(own.shape, own.dtype)
-        return self._xla.batched_device_put(aval, self._sharding, [own], [self._device])
+        with self._enable_x64(True):  # else 64-bit values lose their upper half on the way
+            return self._xla.batched_device_put(aval, self._sharding, [own], [self._device])
 
     def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         return np.asarray(array)
@@ -67,20 +76,3 @@ class PjrtTarget(Target):
 
     def wait(self, arrays: Sequence[DeviceArray]) -> None:
         self._xla.batched_block_until_ready(list(arrays) or self._client.live_arrays())
-
-    def allocated(self, nbytes: int) -> None:
-        self._in_use += nbytes
-        self._allocations += 1
-        if self._in_use > self._peak:
-            self._peak = self._in_use
-
-    def freed(self, nbytes: int) -> None:
-        self._in_use -= nbytes
-
-    def memory_stats(self) -> dict[str, int]:
-        return {
-            "bytes_in_use": self._in_use,
-            "peak_bytes_in_use": self._peak,
-            "bytes_limit": self.info().memory_bytes,
-            "num_allocs": self._allocations,
-        }

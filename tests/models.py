@@ -170,9 +170,9 @@ def tokens() -> Batch:
     return text[:, :-1], text[:, 1:]
 
 
-def images(channels: int, side: int) -> Batch:
+def images(channels: int, side: int, count: int = 4) -> Batch:
     """Images and class labels."""
-    return torch.rand(4, channels, side, side), torch.randint(10, (4,))
+    return torch.rand(count, channels, side, side), torch.randint(10, (count,))
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -193,7 +193,8 @@ CASES = {
     "digits_vit": Case(build=VisionTransformer, batch=lambda: images(1, 8), loss=F.cross_entropy),
     "gpt2": Case(build=Gpt, batch=tokens, loss=next_token_loss),
     "llama": Case(build=lambda: Llama(LLAMA), batch=tokens, loss=next_token_loss),
-    "resnet18": Case(build=ResNet, batch=lambda: images(3, 32), loss=F.cross_entropy),
+    # Smaller images leave the last batch norms a handful of values, which amplifies rounding.
+    "resnet18": Case(build=ResNet, batch=lambda: images(3, 64, count=8), loss=F.cross_entropy),
     "unet": Case(
         build=UNet,
         batch=lambda: (torch.rand(2, 3, 16, 16), torch.rand(2, 3, 16, 16)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,3 +86,12 @@ def test_llama_has_eight_billion_parameters() -> None:
     with torch.device("meta"):
         model = llama3_8b.Llama(llama3_8b.Config())
     assert sum(parameter.numel() for parameter in model.parameters()) == 8_030_261_248
+
+
+def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    loss = re.search(r"tensor\((.*?), device='tpu:0'", capsys.readouterr().out)
+    assert loss
+    assert float(loss[1]) < 5

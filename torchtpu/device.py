@@ -4,40 +4,346 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import torch
 
+from torchtpu import executor, generator
+from torchtpu.eager import modes
+from torchtpu.eager.modes import EagerMode
+from torchtpu.errors import TpuError
+from torchtpu.streams import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "EagerMode",
+    "Event",
+    "Precision",
+    "Stream",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "eager_mode",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_stats",
+    "precision",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_eager_mode",
+    "set_rng_state",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+
+class _Module(types.ModuleType):
+    """torch.tpu: functions, plus `eager_mode`, which can be read and assigned."""
+
+    @property
+    def eager_mode(self) -> EagerMode:
+        """The eager mode of this process."""
+        return modes.current.mode
+
+    @eager_mode.setter
+    def eager_mode(self, mode: EagerMode) -> None:
+        modes.set_mode(mode)
+
+    @property
+    def default_generators(self) -> tuple[torch._C.Generator, ...]:
+        """The generator of the one device."""
+        return (generator.default_generator(),)
+
 
 def module() -> types.ModuleType:
-    """Return this module, as `torch.tpu`."""
-    return sys.modules[__name__]
+    """Return this module as `torch.tpu`."""
+    this = sys.modules[__name__]
+    this.__class__ = _Module
+    return this
+
+
+# Device ---------------------------------------------------------------------------------------
 
 
 def is_available() -> bool:
+    """Whether the device can be used; on targets cpu and sim it always can."""
     return True
 
 
 def device_count() -> int:
+    """Devices of this process: one, as under torchrun."""
     return 1
 
 
 def current_device() -> int:
+    """Index of the current device."""
     return 0
 
 
+def set_device(device: Any) -> None:
+    """Make a device current; TpuError for an index that this process does not have."""
+    _index(device)
+
+
 def is_initialized() -> bool:
-    return True
+    """Whether the target has been made (it is, at the first use of the device)."""
+    return executor.current.cache_info().currsize > 0
+
+
+def init() -> None:
+    """Make the target now instead of at the first use."""
+    executor.current()
+
+
+def _lazy_init() -> None:
+    init()
 
 
 def _is_in_bad_fork() -> bool:
     return False
 
 
-def manual_seed_all(seed: int) -> None:
-    from torchtpu.generator import default_generator
+def synchronize(device: Any = None) -> None:
+    """Wait until everything that was launched is done; raises what it raised."""
+    _index(device)
+    executor.current().target.wait([])
 
-    default_generator().manual_seed(seed)
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceProperties:
+    """What torch_tpu reports of a device."""
+
+    name: str
+    total_memory: int  # bytes; 0 where the target has no bound of its own
+    multi_processor_count: int  # TensorCores
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Return name, memory in bytes and number of TensorCores of the device."""
+    _index(device)
+    info = executor.current().target.info()
+    return DeviceProperties(
+        name=info.name, total_memory=info.memory_bytes, multi_processor_count=info.cores
+    )
+
+
+def get_device_name(device: Any = None) -> str:
+    """Return the name of the chip, or of what stands in for it."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> dict[str, Any]:
+    """Return the dtypes that tensors of the device can have."""
+    _index(device)
+    from torchtpu import dtypes
+
+    return {"supported_dtypes": {row[0] for row in dtypes._TABLE}}
+
+
+class device:  # noqa: N801  # torch's name for a context manager of a device
+    """Make a device current inside a `with` block."""
+
+    def __init__(self, device: Any) -> None:
+        _index(device)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class device_of(device):  # noqa: N801  # torch's name
+    """Make the device of a tensor current; nothing for tensors of other devices."""
+
+    def __init__(self, obj: torch.Tensor) -> None:
+        super().__init__(obj.device if obj.device.type == "tpu" else 0)
+
+
+def _index(device: Any) -> int:
+    index = device if isinstance(device, int) else torch.device(device or "tpu").index or 0
+    if not isinstance(device, (int, type(None))) and torch.device(device).type != "tpu":
+        raise TpuError(f"[torch.tpu] expected a tpu device, got {device}")
+    if index not in (0, -1):
+        raise TpuError(
+            f"[torch.tpu] expected device tpu:0, got tpu:{index}: a process drives one TPU device; "
+            "start one process per device (torchrun) for more"
+        )
+    return 0
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """Return bytes in use, their peak and limit, and the number of allocations."""
+    _index(device)
+    account = executor.current().target.memory
+    return {
+        "bytes_in_use": account.in_use_bytes,
+        "peak_bytes_in_use": account.peak_bytes,
+        "bytes_limit": executor.current().target.info().memory_bytes,
+        "num_allocs": account.allocations,
+    }
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return the bytes of device memory that live storages take."""
+    return memory_stats(device)["bytes_in_use"]
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Return the peak of `memory_allocated` since the start or the last reset."""
+    return memory_stats(device)["peak_bytes_in_use"]
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Return memory_allocated: the target's allocator reserves nothing ahead."""
+    return memory_allocated(device)
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Start a new peak at what is in use now."""
+    _index(device)
+    executor.current().target.memory.reset_peak()
+
+
+def empty_cache() -> None:
+    """Do nothing: freed memory goes back to the device at once."""
+
+
+def _hbm_usage_summary() -> str:
+    stats = memory_stats()
+    limit = stats["bytes_limit"]
+    of = f" of {limit / 2**30:.2f} GiB" if limit else ""
+    return (
+        f"HBM: {stats['bytes_in_use'] / 2**30:.3f} GiB in use{of}, "
+        f"peak {stats['peak_bytes_in_use'] / 2**30:.3f} GiB, {stats['num_allocs']} allocations"
+    )
+
+
+# Random numbers -------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the device's generator."""
+    generator.default_generator().manual_seed(int(seed))
+
+
+manual_seed_all = manual_seed
+
+
+def seed() -> None:
+    """Seed the device's generator from the system's entropy."""
+    generator.default_generator().seed()
+
+
+seed_all = seed
+
+
+def initial_seed() -> int:
+    """Return the seed of the device's generator."""
+    return generator.default_generator().initial_seed()
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """Return the state of the device's generator as a uint8 CPU tensor."""
+    _index(device)
+    return generator.default_generator().get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """Restore a state that get_rng_state returned."""
+    _index(device)
+    generator.default_generator().set_state(new_state)
+
+
+# Modes and precision --------------------------------------------------------------------------
+
+set_eager_mode = modes.use
+
+
+class Precision(Enum):
+    """Passes over bfloat16 that a float32 matmul takes on the MXU."""
+
+    DEFAULT = "medium"  # one
+    HIGH = "high"  # three
+    HIGHEST = "highest"  # six
+
+
+@contextmanager
+def precision(value: Precision) -> Iterator[None]:
+    """Set the float32 matmul precision inside a `with` block."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(value.value)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Compile matmuls from now on with torch's "medium", "high" or "highest" float32 precision."""
+    from torchtpu.eager import kernel
+
+    executor.set_float32_matmul_precision(precision)
+    kernel.forget()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Dtypes for torch.autocast("tpu"); the default is bfloat16."""
     return [torch.bfloat16, torch.float16]
+
+
+def is_bf16_supported() -> bool:
+    """Every TPU computes in bfloat16."""
+    return True
+
+
+# The compile cache ----------------------------------------------------------------------------
+
+
+def _get_cache_stats() -> dict[str, Any]:
+    """Return num_cache_reqs, num_cache_hits, num_compilations, compile seconds and per-program counts."""
+    stats = executor.current().cache.stats
+    return {
+        "num_cache_reqs": stats.requests,
+        "num_cache_hits": stats.hits,
+        "num_compilations": stats.compilations,
+        "compile_s": stats.compile_s,
+        "num_evictions": stats.evictions,
+        "per_entry_stats": dict(stats.per_program),
+    }
+
+
+def _clear_cache() -> None:
+    from torchtpu.eager import kernel
+
+    executor.current().cache.clear()
+    kernel.forget()

@@ -14,26 +14,24 @@ from torchtpu.targets import Executable, Target
 _PRECISION = {"medium": "default", "high": "high", "highest": "highest"}
 
 
+_matmul_precision = "highest"  # torch's default for float32 matmuls
+
+
 class Executor:
     """Compiles programs for one target and remembers them."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.cache: ProgramCache[Executable] = ProgramCache(config.get("cache_entries"))
-        self.matmul_precision = "highest"  # torch's default for float32 matmuls
 
     def executable(self, program: Program) -> Executable:
         """Return the compiled program; the same program text compiles once."""
-        key = (program, self.matmul_precision)
+        key = (program, _matmul_precision)
         return self.cache.get(key, program.name, lambda: self._compile(program))
-
-    def set_float32_matmul_precision(self, precision: str) -> None:
-        """Follow torch: "medium" is one bfloat16 pass on the MXU, "high" three, "highest" six."""
-        self.matmul_precision = _PRECISION[precision]
 
     def _compile(self, program: Program) -> Executable:
         start = time.perf_counter()
-        module, outputs = lower(program, self.target.platform, self.matmul_precision)
+        module, outputs = lower(program, self.target.platform, _matmul_precision)
         executable = self.target.compile(module, [(t.shape, t.dtype) for t in outputs])
         self.cache.stats.compile_s += time.perf_counter() - start
         return executable
@@ -65,3 +63,9 @@ def lower(
 def current() -> Executor:
     """Return the process's executor; made, with its target, at the first use of the device."""
     return Executor(targets.create(config.get("target")))
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Follow torch: "medium" is one bfloat16 pass on the MXU, "high" three, "highest" six."""
+    global _matmul_precision
+    _matmul_precision = _PRECISION[precision]

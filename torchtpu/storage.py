@@ -12,7 +12,7 @@ import torch
 from torchtpu import dtypes, executor, views
 from torchtpu.errors import FreedStorageError, TpuError
 from torchtpu.program import ArrayType, Node, Program, Ref
-from torchtpu.targets import DeviceMemoryError
+from torchtpu.sim.memory import OutOfHBM
 
 
 class Layout:
@@ -63,7 +63,7 @@ def physical_layout(
 class Buffer:
     """One allocation of device memory; `array` is None while nothing was written to it."""
 
-    __slots__ = ("_allocated", "_target", "array", "freed", "layout", "shared")
+    __slots__ = ("_account", "_allocated", "array", "freed", "layout", "shared")
 
     def __init__(self, layout: Layout, array: Any = None) -> None:
         self._allocated = 0
@@ -71,21 +71,34 @@ class Buffer:
         self.array = array
         self.shared = False  # the array is held by another buffer too: never donate it
         self.freed = ""  # why the memory is gone, where it is
-        self._target = executor.current().target
-        self._target.allocated(layout.nbytes)
-        self._allocated = layout.nbytes
+        self._account = account = executor.current().target.memory
+        used = account.in_use_bytes + layout.nbytes
+        if used > account.peak_bytes:  # only a new peak can be too much
+            self._allocate(layout.nbytes)
+        else:
+            account.in_use_bytes = used
+            account.allocations += 1
+            self._allocated = layout.nbytes
+
+    def _allocate(self, nbytes: int) -> None:
+        try:
+            self._account.allocate(nbytes)
+        except OutOfHBM as error:
+            raise torch.OutOfMemoryError(
+                f"{error}; a smaller batch, activation checkpointing or a chip with more HBM may fit"
+            ) from error
+        self._allocated = nbytes
 
     def __del__(self) -> None:
-        if self._allocated:
-            self._target.freed(self._allocated)
+        self._account.in_use_bytes -= self._allocated
 
     def value(self) -> Any:
         """Return the array, zeros where nothing was written; FreedStorageError where it is gone."""
         if self.array is None:
             if self.freed:
                 raise FreedStorageError(f"[storage] read of freed device memory: {self.freed}")
-            zeros = np.zeros((), self.layout.type.dtype)
-            self.array = _fill(self.layout).run([self._target.put(zeros)])[0]
+            zero = executor.current().target.put(np.zeros((), self.layout.type.dtype))
+            self.array = _fill(self.layout).run([zero])[0]
         return self.array
 
     def resize(self, nbytes: int) -> None:
@@ -99,9 +112,9 @@ class Buffer:
         kept = self.array
         if kept is not None and nbytes:
             kept = _run(_resized, self.layout, new, kept)
-        self._target.allocated(new.nbytes)
-        self._target.freed(self._allocated)
-        self._allocated = new.nbytes
+        old = self._allocated
+        self._allocate(new.nbytes)
+        self._account.in_use_bytes -= old
         self.layout, self.array, self.shared = new, kept if nbytes else None, False
         self.freed = "" if nbytes else "the storage was resized to 0 bytes"
 
@@ -127,11 +140,6 @@ def buffer_of(storage: torch.UntypedStorage) -> Buffer:
 def attach(storage: torch.UntypedStorage, buffer: Buffer) -> None:
     """Make `buffer` the memory of a storage; it lives as long as the storage does."""
     storage._tpu_buffer = buffer  # type: ignore[attr-defined]  # storages take attributes
-
-
-def memory_error(error: DeviceMemoryError) -> torch.OutOfMemoryError:
-    """Return torch's own out-of-memory error for a target's."""
-    return torch.OutOfMemoryError(str(error))
 
 
 def _resized(array: Any, elements: int) -> Any:

@@ -80,10 +80,14 @@ class TensorFactory:
         self._address = ctypes.addressof(managed)
         TensorFactory._made.append(self)
 
+    def capsule(self) -> Any:
+        """Return a DLPack capsule of a new tensor, with an address of its own."""
+        self._dl.data = next(_addresses)
+        return _new_capsule(self._address, b"dltensor", None)
+
     def __call__(self, buffer: Buffer) -> torch.Tensor:
         """Return a new tensor whose storage owns `buffer` (of this factory's layout)."""
-        self._dl.data = next(_addresses)
-        tensor: torch.Tensor = _from_dlpack(_new_capsule(self._address, b"dltensor", None))
+        tensor: torch.Tensor = _from_dlpack(self.capsule())
         tensor.untyped_storage()._tpu_buffer = buffer  # type: ignore[attr-defined]  # as attach()
         return tensor
 

@@ -1,4 +1,4 @@
-"""Control flow: the loop or branch itself is free, its bodies are costed as programs of their own."""
+"""Control flow: a loop or branch itself is free, its bodies are costed as programs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Elementwise ops: operations per output element on the vector ALUs and on the transcendental unit (EUP)."""
+"""Elementwise ops: operations per output element on the vector ALUs and on the transcendental unit
+(EUP).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,56 @@ from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.costs.registry import Cost, Kind, RuleFunction, rule
 from torchtpu.perf_model.program import Graph, Op
 
-_SIMPLE = """
-    add subtract multiply maximum minimum and or xor not negate abs compare select sign convert real imag complex
-    shift_left shift_right_logical shift_right_arithmetic is_finite clamp floor ceil round_nearest_afz
-    round_nearest_even reduce_precision bitcast_convert popcnt count_leading_zeros map uniform_quantize
-    uniform_dequantize chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.broadcast_add chlo.broadcast_multiply
-    chlo.broadcast_subtract chlo.broadcast_compare chlo.broadcast_select chlo.conj chlo.constant_like
-""".split()
+_SIMPLE = [
+    "add",
+    "subtract",
+    "multiply",
+    "maximum",
+    "minimum",
+    "and",
+    "or",
+    "xor",
+    "not",
+    "negate",
+    "abs",
+    "compare",
+    "select",
+    "sign",
+    "convert",
+    "real",
+    "imag",
+    "complex",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "is_finite",
+    "clamp",
+    "floor",
+    "ceil",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "reduce_precision",
+    "bitcast_convert",
+    "popcnt",
+    "count_leading_zeros",
+    "map",
+    "uniform_quantize",
+    "uniform_dequantize",
+    "chlo.is_inf",
+    "chlo.is_neg_inf",
+    "chlo.is_pos_inf",
+    "chlo.broadcast_add",
+    "chlo.broadcast_multiply",
+    "chlo.broadcast_subtract",
+    "chlo.broadcast_compare",
+    "chlo.broadcast_select",
+    "chlo.conj",
+    "chlo.constant_like",
+]
 
-# (ALU, EUP) operations per element. ALU counts of the polynomial ones come from the cycles that libtpu's own
-# estimates add per vector register on a chip with four ALU slots (erf 5.2, sin 39, gelu 2.2 cycles).
+# (ALU, EUP) operations per element. ALU counts of the polynomial ones come from the cycles that
+# libtpu's own estimates add per vector register on a chip with four ALU slots (erf 5.2, sin 39,
+# gelu 2.2 cycles).
 _EXPENSIVE: dict[str, tuple[float, float]] = {
     "exponential": (2, 1),
     "exponential_minus_one": (6, 1),
@@ -66,6 +108,14 @@ def _per_element(alu: float, eup: float) -> RuleFunction:
 rule(*_SIMPLE, kind=Kind.LOOP)(_per_element(1, 0))
 for _opcode, (_alu, _eup) in _EXPENSIVE.items():
     rule(_opcode, kind=Kind.LOOP, expensive=_opcode != "chlo.square")(_per_element(_alu, _eup))
-for _target in ("mhlo.erf", "mhlo.tan", "mhlo.asin", "mhlo.acos", "mhlo.sinh", "mhlo.cosh", "mhlo.asinh"):
+for _target in (
+    "mhlo.erf",
+    "mhlo.tan",
+    "mhlo.asin",
+    "mhlo.acos",
+    "mhlo.sinh",
+    "mhlo.cosh",
+    "mhlo.asinh",
+):
     _alu, _eup = _EXPENSIVE[_target.replace("mhlo.", "chlo.")]
     rule(f"custom_call:{_target}", kind=Kind.LOOP, expensive=True)(_per_element(_alu, _eup))

@@ -30,10 +30,13 @@ def _gather(op: Op, graph: Graph, chip: Chip) -> Cost:
 
 @rule("scatter", kind=Kind.UPDATE)
 def _scatter(op: Op, graph: Graph, chip: Chip) -> Cost:
-    """Read, combine and write each row; rows are taken one after the other because they may collide."""
+    """Read, combine and write each row; rows are taken one after the other because they may
+    collide.
+    """
     operands = (len(op.operands) - 1) // 2
     rows = index_rows(op, graph, op.operands[operands])
     updates = sum(graph.types[v].elements for v in op.operands[operands + 1 :])
     return Cost(
-        valu_ops=2.0 * updates, serial_cycles=2.0 * rows * constants().index_cycles / chip.cores_per_device
+        valu_ops=2.0 * updates,
+        serial_cycles=2.0 * rows * constants().index_cycles / chip.cores_per_device,
     )

@@ -25,8 +25,9 @@ def _sublanes(dtype: str) -> int:
 def gemm_cycles(m: int, k: int, n: int, dtype: str, chip: Chip) -> float:
     """Cycles of [m, k] x [k, n] on all matrix units of a device, in bfloat16 terms.
 
-    Mp * Kp * Np * 2 / FLOP per cycle: K and N padded to the MXU side, M to the sublanes of the dtype and to the
-    rows below which loading the weights dominates. Either operand may be the stationary one; the better is taken.
+    Mp * Kp * Np * 2 / FLOP per cycle: K and N padded to the MXU side, M to the sublanes of the
+    dtype and to the rows below which loading the weights dominates. Either operand may be the
+    stationary one; the better is taken.
     """
     side = chip.mxu_side
     floor_rows = int(constants().weight_load_rows * side)
@@ -104,8 +105,8 @@ def _dot(op: Op, graph: Graph, chip: Chip) -> Cost:
 def valid_taps(outputs: int, inputs: int, window: Sequence[int]) -> int:
     """(output, kernel) pairs of one spatial dimension that meet a real input element.
 
-    window: kernel size, stride, low padding, input dilation, kernel dilation. Padding and the holes of a dilated
-    input need no arithmetic.
+    window: kernel size, stride, low padding, input dilation, kernel dilation. Padding and the holes
+    of a dilated input need no arithmetic.
     """
     kernel, stride, low, lhs_dilation, rhs_dilation = window
     taps = 0
@@ -113,12 +114,14 @@ def valid_taps(outputs: int, inputs: int, window: Sequence[int]) -> int:
     for tap in range(kernel):
         offset = tap * rhs_dilation - low
         if lhs_dilation == 1:
-            first = max(0, -(-(-offset) // stride))
+            first = max(0, -(offset // stride))
             last = min(outputs - 1, (span - offset) // stride)
             taps += max(0, last - first + 1)
         else:
             period = lhs_dilation // math.gcd(lhs_dilation, stride)
-            hits = sum((o * stride + offset) % lhs_dilation == 0 for o in range(min(period, outputs)))
+            hits = sum(
+                (o * stride + offset) % lhs_dilation == 0 for o in range(min(period, outputs))
+            )
             taps += hits * outputs // period if outputs >= period else hits
     return taps
 
@@ -136,14 +139,21 @@ def _windows(op: Op, graph: Graph) -> int:
     padding = op.ints("padding") or (0,) * (2 * count)
     total = 1
     for i in range(count):
-        window = (rhs[op.ints("rhs_spatial")[i]], strides[i], padding[2 * i], lhs_dilation[i], rhs_dilation[i])
+        window = (
+            rhs[op.ints("rhs_spatial")[i]],
+            strides[i],
+            padding[2 * i],
+            lhs_dilation[i],
+            rhs_dilation[i],
+        )
         total *= valid_taps(out[op.ints("out_spatial")[i]], lhs[spatial[i]], window)
     return total
 
 
 @rule("convolution", "dynamic_conv", kind=Kind.MATMUL)
 def _convolution(op: Op, graph: Graph, chip: Chip) -> Cost:
-    """An implicit GEMM per group: M = batch x output positions, K = input features x valid taps, N = output features.
+    """An implicit GEMM per group: M = batch x output positions, K = input features x valid taps, N
+    = output features.
 
     A depthwise convolution may also run on the vector ALUs; the cheaper is taken.
     """
@@ -162,4 +172,6 @@ def _convolution(op: Op, graph: Graph, chip: Chip) -> Cost:
     if groups == 1:
         return on_mxu
     vector_cycles = flops / chip.valu_ops_per_cycle
-    return on_mxu if on_mxu.mxu_cycles <= vector_cycles else Cost(matmul_flops=flops, valu_ops=flops)
+    return (
+        on_mxu if on_mxu.mxu_cycles <= vector_cycles else Cost(matmul_flops=flops, valu_ops=flops)
+    )

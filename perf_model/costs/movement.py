@@ -1,4 +1,6 @@
-"""Ops that move or rename data: what they cost is memory traffic, plus the cross-lane unit for a transpose."""
+"""Ops that move or rename data: what they cost is memory traffic, plus the cross-lane unit for a
+transpose.
+"""
 
 from __future__ import annotations
 

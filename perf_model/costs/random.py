@@ -6,7 +6,8 @@ from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.costs.registry import Cost, Kind, rule
 from torchtpu.perf_model.program import Graph, Op
 
-# Threefry-2x32: 20 rounds of add, rotate (two shifts and an or) and xor, plus key injections, give two words.
+# Threefry-2x32: 20 rounds of add, rotate (two shifts and an or) and xor, plus key injections, give
+# two words.
 _OPS_PER_WORD = (20 * 5 + 15) / 2
 
 

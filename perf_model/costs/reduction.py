@@ -13,7 +13,7 @@ _COMPARE_OPS = 4  # compare, two selects and the rotate of one exchange
 
 @rule("reduce", kind=Kind.REDUCE)
 def _reduce(op: Op, graph: Graph, _chip: Chip) -> Cost:
-    """One reducer per input element; where the minor dimension goes, its last step crosses lanes."""
+    """One reducer per input element; a reduced minor dimension also crosses lanes."""
     inputs = len(op.operands) // 2
     source = graph.types[op.operands[0]]
     elements = source.elements * max(1, op.int("region_ops", 1))
@@ -24,7 +24,9 @@ def _reduce(op: Op, graph: Graph, _chip: Chip) -> Cost:
 
 @rule("reduce_window", kind=Kind.REDUCE)
 def _reduce_window(op: Op, graph: Graph, _chip: Chip) -> Cost:
-    """One reducer per element of every window; a window as long as its axis is a scan of log2 steps."""
+    """One reducer per element of every window; a window as long as its axis is a scan of log2
+    steps.
+    """
     window = op.ints("window_dimensions")
     shape = graph.types[op.operands[0]].shape
     steps = 1.0

@@ -1,4 +1,6 @@
-"""The table of cost rules: what an op costs the matrix unit and the vector units, and how it may fuse."""
+"""The table of cost rules: what an op costs the matrix unit and the vector units, and how it may
+fuse.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Cost:
 
     matmul_flops: 2 x multiply-adds of matmuls and convolutions, without padding.
     mxu_cycles: cycles of all matrix units of the device together, padding and dtype included.
-    valu_ops, eup_ops, xlu_ops: element operations of the vector ALUs, the transcendental and the cross-lane unit.
+    valu_ops, eup_ops, xlu_ops: element operations of the vector ALUs, the transcendental and the
+    cross-lane unit.
     serial_cycles: cycles that nothing overlaps with (address computation of gathers and scatters).
     unmodelled: why there is no number, "" where there is one.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class Call:
     """A compiled signature: which buffers it reads and writes and how its results become tensors."""
 
     __slots__ = (
-        "_program", "factories", "key", "name", "number_types", "reads", "returned", "run", "single",
+        "_program", "_unshared", "capsule", "factories", "key", "layout", "name", "number_types", "reads", "returned", "run", "single",
         "writes",
     )
 
@@ -70,25 +70,31 @@ class Call:
         self.number_types = number_types
         self.key = key
         self.factories = factories
+        self.layout = factories[0].layout if factories else None
+        self.capsule = factories[0].capsule if factories else _nothing
         self.single = returned is None
         self.returned = returned or _nothing
         self._program = program
+        self._unshared: Call | None = None
         self.run = executor.current().executable(program).run
 
     @property
     def unshared(self) -> Call:
         """The same call for buffers whose array another buffer holds too: without donation."""
-        other = object.__new__(Call)
-        for slot in Call.__slots__:
-            setattr(other, slot, getattr(self, slot))
-        plain = Program(self._program.inputs, self._program.nodes, self._program.outputs)
-        other.run = executor.current().executable(plain).run
-        return other
+        if self._unshared is None:
+            other = object.__new__(Call)
+            for slot in Call.__slots__:
+                setattr(other, slot, getattr(self, slot))
+            plain = Program(self._program.inputs, self._program.nodes, self._program.outputs)
+            other.run = executor.current().executable(plain).run
+            self._unshared = other
+        return self._unshared
 
     @staticmethod
-    def random_key(generator: torch.Generator | None) -> Any:
-        """Return the next uint32[4] key of a generator as a device array."""
-        return executor.current().target.put(random_key(generator))
+    def random_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the next uint32[4] key of the generator among the arguments as a device array."""
+        given = (v for v in (*args, *kwargs.values()) if isinstance(v, torch._C.Generator))
+        return executor.current().target.put(random_key(next(given, None)))
 
 
 def _nothing(*_: Any) -> None:
@@ -117,7 +123,10 @@ class Operation:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments of `op`."""
-        return arguments(self.op._schema)
+        return tuple(
+            replace(a, kind=Kind.NUMBER) if a.name in self.lowering.numbers else a
+            for a in arguments(self.op._schema)
+        )
 
     @cached_property
     def constants(self) -> Mapping[str, frozenset[Any]]:
@@ -338,7 +347,7 @@ class _Preparation:
                     None if tensor is None
                     else ArrayType(tuple(tensor.shape), dtypes.to_numpy(tensor.dtype))
                 )
-        key = (Ref(self.values - 1),) if self.lowering.key else ()
+        key = (Ref(self.first_number + len(self.numbers)),) if self.lowering.key else ()
         call = CallTypes(self.compute, tuple(types))
         names = [n for n in self.lowering.parameters if n in arguments]
         unknown = set(arguments) - set(names)
@@ -449,14 +458,15 @@ def _write(base: Any, view: views.View, value: Any, shape: tuple[int, ...], dtyp
 def _returner(operation: Operation, meta: MetaResult, mutates: bool) -> Callable[..., Any] | None:
     """Return what makes the op's result from new buffers; None for one plain new tensor."""
     written = [a for a in operation.arguments if a.written]
-    if written:
+    if written and not operation.lowering.writes:
         if not operation.op._schema.returns:
             return _nothing
         names = tuple(a.name for a in written)
+        returns = len(operation.op._schema.returns)
         positions = {a.name: i for i, a in enumerate(operation.arguments)}
 
         def written_arguments(_made: Any, args: Any, kwargs: Any) -> Any:
-            values = [kwargs[n] if n in kwargs else args[positions[n]] for n in names]
+            values = [kwargs[n] if n in kwargs else args[positions[n]] for n in names[:returns]]
             return values[0] if len(values) == 1 else tuple(values)
 
         return written_arguments
@@ -471,6 +481,9 @@ def _returner(operation: Operation, meta: MetaResult, mutates: bool) -> Callable
                  for p, m in zip(present, meta.outputs, strict=True)]
         if meta.single:
             return found[0]
+        if meta.lengths:
+            rest = iter(found)
+            return tuple([next(rest) for _ in range(n)] for n in meta.lengths)
         return found if as_list else tuple(found)
 
     return new_tensors

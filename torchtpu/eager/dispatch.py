@@ -6,6 +6,7 @@ made on the device: everything reaches `_fallback` until then.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,7 +62,21 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
     from torchtpu.eager import copy_ops, dynamic, view_ops
 
     del copy_ops, dynamic
-    return view_ops.KERNELS
+    return {name: _annotated(name, fn) for name, fn in view_ops.KERNELS.items()}
+
+
+def _annotated(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    from torchtpu.eager import blame
+
+    @functools.wraps(fn)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            blame.annotate(error, name)
+            raise
+
+    return kernel
 
 
 def operations() -> Iterator[Any]:
@@ -73,7 +88,7 @@ def operations() -> Iterator[Any]:
     for name, lowering in table().items():
         functional = overload(name)
         known = {a.name for a in arguments(functional._schema)}
-        unknown = set(lowering.parameters[lowering.key :]) - known
+        unknown = set(lowering.parameters[lowering.key :]) - known - lowering.optional
         if unknown:
             raise LoweringError(f"[{name}] the schema has no argument {sorted(unknown)}: {functional._schema}")
         yield Operation(op=functional, functional=functional, lowering=lowering)

@@ -1,25 +1,358 @@
-"""Ops whose result shape depends on data: they read a count on the host, then run a bucketed program."""
+"""Ops whose result's shape depends on values: the host reads a size, then a program of static shape runs.
+
+Sizes read from data are rounded up to a power of two for the program and its result is a view of the
+first elements, so that an op compiles at most log2(largest size) programs per input shape.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from torchtpu import tensor
+from torchtpu.eager import copy_ops
 from torchtpu.eager.view_ops import kernel
+from torchtpu.tensor import alias
+
+_library = torch.library.Library("torchtpu", "DEF")
 
 
-def _dispatch() -> Any:
+def _define(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Define an op of static shape that a family lowers under "torchtpu::name", and its meta."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+
+    def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
+        _library.impl(name, meta, "CompositeExplicitAutograd")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _derived(f"torchtpu::{name}")(*args, **kwargs)
+
+        call.__doc__ = meta.__doc__
+        return call
+
+    return enter
+
+
+def _derived(name: str) -> Callable[..., Any]:
     from torchtpu.eager import dispatch
 
-    return dispatch.derived
+    return dispatch.derived[name]
+
+
+def _meta_like(self: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    return self.new_empty(tuple(shape), dtype=dtype or self.dtype)
+
+
+@_define("arange(Scalar start, Scalar step, int length, ScalarType dtype) -> Tensor")
+def _arange(start: Any, step: Any, length: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(length, dtype=dtype, device="meta")
+
+
+@_define("nonzero(Tensor self, int size) -> Tensor")
+def _nonzero(self: torch.Tensor, size: int) -> torch.Tensor:
+    return _meta_like(self, (size, self.dim()), torch.int64)
+
+
+@_define("masked_select(Tensor self, Tensor mask, int size) -> Tensor")
+def _masked_select(self: torch.Tensor, mask: torch.Tensor, size: int) -> torch.Tensor:
+    return _meta_like(self, (size,))
+
+
+@_define("bincount(Tensor self, Tensor? weights, int size) -> Tensor")
+def _bincount(self: torch.Tensor, weights: torch.Tensor | None, size: int) -> torch.Tensor:
+    if weights is None:
+        return _meta_like(self, (size,), torch.int64)
+    return _meta_like(weights, (size,), torch.float32 if weights.dtype == torch.float32 else torch.float64)
+
+
+@_define("repeat_interleave(Tensor repeats, int size) -> Tensor")
+def _repeat_interleave(repeats: torch.Tensor, size: int) -> torch.Tensor:
+    return _meta_like(repeats, (size,))
+
+
+@_define("equal_values(Tensor self, Tensor other) -> Tensor")
+def _equal_values(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return _meta_like(self, (), torch.bool)
+
+
+@_define("distinct(Tensor self, bool sort) -> (Tensor, Tensor, Tensor, Tensor)")
+def _distinct(self: torch.Tensor, sort: bool) -> tuple[torch.Tensor, ...]:
+    rows = (self.shape[0],)
+    return (
+        _meta_like(self, self.shape),
+        _meta_like(self, rows, torch.int64),
+        _meta_like(self, rows, torch.int64),
+        _meta_like(self, (), torch.int64),
+    )
+
+
+@_define("distinct_parts(Tensor rows, Tensor starts, int size) -> (Tensor, Tensor)")
+def _distinct_parts(
+    rows: torch.Tensor, starts: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _meta_like(rows, (size, *rows.shape[1:])), _meta_like(starts, (size,))
+
+
+def bucket(count: int, most: int | None = None) -> int:
+    """Return the power of two at or above a count (1 for none), or `most` where that is less."""
+    size = 1 << max(count - 1, 0).bit_length()
+    return size if most is None else min(size, max(most, 1))
+
+
+def first(padded: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the first `count` rows of a result as a view of it."""
+    if padded.shape[0] == count:
+        return padded
+    shape = (count, *padded.shape[1:])
+    return torch.ops.aten.as_strided_.default(
+        alias(padded), shape, padded.stride(), padded.storage_offset()
+    )
+
+
+def _count_nonzero(mask: torch.Tensor) -> int:
+    return int(torch.count_nonzero(mask).item())
 
 
 @kernel("aten::copy_")
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """self[...] = src, between any two devices and dtypes, with broadcasting."""
     if self.device.type == "tpu" and src.device.type == "tpu":
-        _dispatch()["aten::copy_"](self, src)
+        _derived("aten::copy_")(self, src)
         return self
     torch.ops.aten._copy_from.default(src, self, non_blocking)
     return self
+
+
+@kernel("aten::_foreach_copy_")
+def foreach_copy_(
+    self: Sequence[torch.Tensor], src: Sequence[torch.Tensor], non_blocking: bool = False
+) -> None:
+    """self[i][...] = src[i]: one program where all are on the device."""
+    if all(t.device.type == "tpu" for t in (*self, *src)):
+        _derived("aten::_foreach_copy_")(self, src)
+        return
+    for target, source in zip(self, src, strict=True):
+        target.copy_(source, non_blocking)
+
+
+@kernel("aten::arange.start_step")
+def arange(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """start, start + step, ... below end: one program per length."""
+    copy_ops._check_factory(device, layout, pin_memory)
+    length, dtype = _arange_type(start, end, step, type(start), type(end), type(step), dtype)
+    return _arange(start, step, length, dtype)
+
+
+@kernel("aten::arange.start")
+def arange_from(start: Any, end: Any, **options: Any) -> torch.Tensor:
+    """start, start + 1, ... below end."""
+    return arange(start, end, **options)
+
+
+@kernel("aten::arange")
+def arange_below(end: Any, **options: Any) -> torch.Tensor:
+    """0, 1, ... below end."""
+    return arange(0, end, **options)
+
+
+@lru_cache(maxsize=4096)
+def _arange_type(
+    start: Any, end: Any, step: Any, *types: Any
+) -> tuple[int, torch.dtype]:
+    like = torch.arange(start, end, step, dtype=types[-1], device="meta")
+    return like.shape[0], like.dtype
+
+
+@kernel("aten::nonzero")
+def nonzero(self: torch.Tensor) -> torch.Tensor:
+    """Indices of the elements that are not 0, one row each."""
+    count = _count_nonzero(self)
+    return first(_nonzero(self, bucket(count, self.numel())), count)
+
+
+@kernel("aten::masked_select")
+def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The elements where mask is true, in order."""
+    if mask.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    self, mask = torch.broadcast_tensors(self, mask)
+    count = _count_nonzero(mask)
+    return first(_masked_select(self, mask, bucket(count, mask.numel())), count)
+
+
+@kernel("aten::repeat_interleave.Tensor")
+def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """Each index as often as repeats says."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    count = int(repeats.sum().item()) if output_size is None else output_size
+    return first(_repeat_interleave(repeats, bucket(count)), count)
+
+
+@kernel("aten::equal")
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors have the same shape and elements."""
+    if self.device != other.device:
+        raise RuntimeError(
+            f"Cannot compare two tensors on different devices. Got: {self.device} and {other.device}"
+        )
+    if self.shape != other.shape:
+        return False
+    return self.numel() == 0 or bool(_equal_values(self, other).item())
+
+
+@kernel("aten::bincount")
+def bincount(
+    self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """How often each number from 0 to the largest occurs, or the sum of its weights."""
+    if self.dim() != 1 or self.is_floating_point() or self.is_complex():
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if self.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+    low, high = (int(v.item()) for v in torch.aminmax(self))
+    if low < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    count = max(high + 1, minlength)
+    return first(_bincount(self, weights, bucket(count)), count)
+
+
+def _unique(
+    rows: torch.Tensor, *, sort: bool, inverse: bool, counts: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Distinct rows, the number of the distinct row of each row, and how often each occurs."""
+    none = tensor.empty((0,), torch.int64)
+    if rows.shape[0] == 0:
+        return rows, none, none
+    ordered, starts, place, number = _distinct(rows, sort)
+    count = int(number.item())
+    found, often = _distinct_parts(ordered, starts, bucket(count, rows.shape[0]))
+    return first(found, count), place if inverse else none, first(often, count) if counts else none
+
+
+@kernel("aten::_unique2")
+def unique2(
+    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The distinct elements in order."""
+    found, place, often = _unique(
+        self.reshape(-1), sort=True, inverse=return_inverse, counts=return_counts
+    )
+    return found, place.view(self.shape) if return_inverse else place, often
+
+
+@kernel("aten::_unique")
+def unique(
+    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct elements in order."""
+    return unique2(self, sorted, return_inverse)[:2]
+
+
+@kernel("aten::unique_consecutive")
+def unique_consecutive(
+    self: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first element of each run of equal ones."""
+    if dim is not None:
+        return unique_dim_consecutive(self, dim, return_inverse, return_counts)
+    found, place, often = _unique(
+        self.reshape(-1), sort=False, inverse=return_inverse, counts=return_counts
+    )
+    return found, place.view(self.shape) if return_inverse else place, often
+
+
+@kernel("aten::unique_dim")
+def unique_dim(
+    self: torch.Tensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The distinct slices along dim in order."""
+    return _unique_slices(self, dim, sort=True, inverse=return_inverse, counts=return_counts)
+
+
+@kernel("aten::unique_dim_consecutive")
+def unique_dim_consecutive(
+    self: torch.Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first slice of each run of equal ones along dim."""
+    return _unique_slices(self, dim, sort=False, inverse=return_inverse, counts=return_counts)
+
+
+def _unique_slices(
+    self: torch.Tensor, dim: int, *, sort: bool, inverse: bool, counts: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = self.movedim(dim, 0)
+    if self.numel() == 0 and self.shape[dim] != 0:
+        raise RuntimeError(
+            "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+        )
+    flat = rows.reshape(rows.shape[0], -1) if rows.numel() else rows.reshape(0, 1)
+    found, place, often = _unique(flat, sort=sort, inverse=inverse, counts=counts)
+    return found.reshape(found.shape[0], *rows.shape[1:]).movedim(0, dim), place, often
+
+
+@kernel("aten::index.Tensor")
+def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """self[indices]; a mask counts as the indices of its true elements."""
+    masks = [i for i in indices if i is not None and i.dtype in (torch.bool, torch.uint8)]
+    if not masks:
+        return _derived("aten::index.Tensor")(self, indices)  # type: ignore[no-any-return]  # torch
+    if len(masks) == 1 and sum(i is not None for i in indices) == 1:
+        return _index_by_mask(self, indices)
+    expanded: list[torch.Tensor | None] = []
+    for i in indices:
+        if i is None or i.dtype not in (torch.bool, torch.uint8):
+            expanded.append(i)
+        else:
+            _check_mask(self, i, len(expanded))
+            expanded += nonzero(i.to(self.device)).unbind(1)
+    return _derived("aten::index.Tensor")(self, expanded)  # type: ignore[no-any-return]  # torch
+
+
+def _index_by_mask(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Index by one mask: its dims, flattened, are gathered in a bucket."""
+    dim = next(d for d, i in enumerate(indices) if i is not None)
+    mask = indices[dim]
+    assert mask is not None
+    _check_mask(self, mask, dim)
+    mask = mask.to(self.device)
+    count = _count_nonzero(mask)
+    places = _nonzero(mask, bucket(count, mask.numel()))
+    padded = _derived("aten::index.Tensor")(self, [None] * dim + list(places.unbind(1)))
+    return padded.narrow(dim, 0, count)  # type: ignore[no-any-return]  # torch
+
+
+def _check_mask(self: torch.Tensor, mask: torch.Tensor, dim: int) -> None:
+    for offset, size in enumerate(mask.shape):
+        if dim + offset >= self.dim():
+            raise IndexError(
+                f"too many indices for tensor of dimension {self.dim()}"
+            )
+        if size != self.shape[dim + offset]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {offset} does not match the shape "
+                f"of the indexed tensor {list(self.shape)} at index {dim + offset}"
+            )

@@ -78,7 +78,12 @@ def _functional(op: Any) -> Any:
 def _from_functional(op: Any, functional: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {a.name: v for a, v in zip(arguments(op._schema), args, strict=False)} | kwargs
     inputs = {a.name: bound[a.name] for a in arguments(functional._schema) if a.name in bound}
-    results = (_decomposition(functional) or functional)(**inputs)
+    rule = _decomposition(functional) or functional  # its parameters may have other names
+    named = {a.name for a in functional._schema.arguments if a.kwarg_only}
+    results = rule(
+        *(v for n, v in inputs.items() if n not in named),
+        **{n: v for n, v in inputs.items() if n in named},
+    )
     written = [bound[a.name] for a in arguments(op._schema) if a.written]
     values = results if isinstance(results, (tuple, list)) else [results]
     for target, value in zip(written, values, strict=True):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from torchtpu import executor
-from torchtpu.eager import blame, modes
+from torchtpu.eager import blame, fast, modes
 from torchtpu.eager.call import Call, Operation, OutputsNeedResize, Scalar
 from torchtpu.eager.schema import Kind
 from torchtpu.errors import TpuError
-from torchtpu.storage import Buffer, memory_error
-from torchtpu.targets import DeviceMemoryError
+from torchtpu.storage import Buffer
 
 _TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
 _TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
-_SCALARS = (float, int, bool, complex)
+_SCALARS = frozenset({float, int, bool, complex})
 
 
 def make(operation: Operation) -> Callable[..., Any]:
@@ -27,6 +26,7 @@ def make(operation: Operation) -> Callable[..., Any]:
     arguments, and the types (not the values) of its numbers. What does not change is prepared once.
     """
     calls: dict[Any, Call] = {}
+    _call_tables.append(calls)
     kinds = tuple(a.kind for a in operation.arguments)
     constants = tuple(operation.constants.get(a.name, frozenset()) for a in operation.arguments)
     slots = tuple(zip(kinds, constants, strict=True))
@@ -65,7 +65,7 @@ def make(operation: Operation) -> Callable[..., Any]:
                     _tensor_list(value, key, buffers, numbers)
                 elif kind == _NUMBERS:
                     _number_list(value, key, numbers)
-                elif not isinstance(value, (torch.Generator, torch.device)):
+                elif not isinstance(value, torch._C.Generator):
                     key.append(value)
             if aliasing and len(buffers) > 1:
                 buffers, pattern = _unique(buffers)
@@ -78,15 +78,20 @@ def make(operation: Operation) -> Callable[..., Any]:
         except OutputsNeedResize as resize:
             resize.apply()
             return kernel(*args, **kwargs)
-        except DeviceMemoryError as error:
-            wrapped = memory_error(error)
-            blame.annotate(wrapped, operation.name)
-            raise wrapped from error
         except Exception as error:
             blame.annotate(error, operation.name)
             raise
 
-    return kernel
+    return fast.kernel(operation, fast.Helpers(general=kernel, number=device_number, tables=_call_tables))
+
+
+_call_tables: list[dict[Any, Call]] = []
+
+
+def forget() -> None:
+    """Drop all prepared calls: what they depend on (precision, the compile cache) has changed."""
+    for table in _call_tables:
+        table.clear()
 
 
 def _launch(
@@ -100,11 +105,15 @@ def _launch(
         for value, dtype in zip(numbers, call.number_types, strict=True):
             arrays.append(device_number(value, dtype))
     if call.key:
-        arrays.append(call.random_key(kwargs.get("generator")))
+        arrays.append(call.random_key(args, kwargs))
     made = [Buffer(f.layout) for f in call.factories]
     if call.writes:
         run = call.unshared if any(buffers[i].shared for i, _ in call.writes) else call
-        results = modes.current.launch(run, arrays)
+        try:
+            results = modes.current.launch(run, arrays)
+        except Exception:
+            _lost(buffers[i] for i, _ in call.writes)
+            raise
         for index, result in call.writes:
             buffer = buffers[index]
             buffer.array, buffer.shared, buffer.freed = results[result], False, ""
@@ -116,6 +125,15 @@ def _launch(
     for buffer, result in zip(made, results, strict=False):
         buffer.array = result
     return call.returned(made, args, kwargs)
+
+
+def _lost(buffers: Iterable[Buffer]) -> None:
+    """Mark buffers whose memory a failed program had already taken over."""
+    for buffer in buffers:
+        deleted = getattr(buffer.array, "is_deleted", None)
+        if deleted is not None and deleted():
+            buffer.array = None
+            buffer.freed = "the program that was to overwrite it failed"
 
 
 def _foreign(value: Any, key: list[Any], numbers: list[Any]) -> None:
@@ -172,11 +190,12 @@ _MAX_NUMBERS = 4096
 
 def device_number(value: Any, dtype: Any) -> Any:
     """Return a number (or a tuple of numbers) as a device array; recent ones are kept."""
-    if type(value) is Scalar:
-        value = value.value
-    key = (value, type(value), dtype) if value else (repr(value), dtype)  # 0.0 is not -0.0
+    scalar = value and value.__class__ in _SCALARS  # 0.0 is not -0.0, also inside a tuple
+    key = (value, value.__class__, dtype) if scalar else (repr(value), dtype)
     found = _numbers.get(key)
     if found is None:
+        if type(value) is Scalar:
+            value = value.value
         if len(_numbers) >= _MAX_NUMBERS:
             _numbers.clear()
         found = _numbers[key] = executor.current().target.put(to_dtype(value, dtype))

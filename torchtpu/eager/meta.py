@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchtpu.errors import TpuError
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetaTensor:
@@ -20,24 +22,41 @@ class MetaTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MetaResult:
-    """The outputs of the functional overload; None where torch returns an undefined tensor."""
+    """The outputs of the functional overload; None where torch returns an undefined tensor.
+
+    `lengths` are those of the lists that an op returns several of; their tensors stand in order.
+    """
 
     outputs: tuple[MetaTensor | None, ...]
     single: bool
     is_list: bool
+    lengths: tuple[int, ...] = ()
 
 
 def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: bool) -> MetaResult:
     """Run an overload on meta tensors; raises what torch's CPU device raises for wrong arguments."""
     on_meta = {n: _to_meta(v) for n, v in bound.items()}
     if "device" in bound:
+        check_index(bound["device"])
         on_meta["device"] = torch.device("meta")
     on_meta.pop("generator", None)
     if op is not functional and mutates:
         _check_variant(op, on_meta)
     names = {a.name for a in functional._schema.arguments}
     inputs = {n: v for n, v in on_meta.items() if n in names}
-    return _describe(_call(functional, inputs, bound))
+    try:
+        return _describe(functional(**inputs))
+    except NotImplementedError:
+        return _guess(op, functional, bound)
+
+
+def check_index(device: torch.device | None) -> None:
+    """Raise TpuError for a device that this process does not drive."""
+    if device is not None and device.index not in (None, 0):
+        raise TpuError(
+            f"[empty] expected device tpu:0, got {device}: a process drives one TPU device; "
+            "start one process per device (torchrun) for more"
+        )
 
 
 def result_type(values: Iterable[Any]) -> torch.dtype:
@@ -81,19 +100,24 @@ def _check_variant(op: Any, on_meta: Mapping[str, Any]) -> None:
         return  # no meta function for the variant: the functional one is checked next
 
 
-def _call(functional: Any, inputs: Mapping[str, Any], bound: Mapping[str, Any]) -> Any:
-    try:
-        return functional(**inputs)
-    except NotImplementedError:
-        first = next((v for v in bound.values() if isinstance(v, torch.Tensor)), None)
-        if first is None or len(functional._schema.returns) != 1:
-            raise
-        return torch.empty(first.shape, dtype=first.dtype, device="meta")
+def _guess(op: Any, functional: Any, bound: Mapping[str, Any]) -> MetaResult:
+    """The result of an op that has no meta function: like what it writes, else its first tensor."""
+    written = [bound[a.name] for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    if written and not any(a.is_out for a in op._schema.arguments):
+        return _describe(tuple(written))
+    first = next((v for v in bound.values() if isinstance(v, torch.Tensor)), None)
+    if first is None or len(functional._schema.returns) != 1:
+        raise NotImplementedError(f"[{functional}] torch has no meta function for this op")
+    return _describe(torch.empty(first.shape, dtype=first.dtype, device="meta"))
 
 
 def _describe(result: Any) -> MetaResult:
     single = isinstance(result, torch.Tensor)
     outputs = [result] if single else list(result)
+    lengths: tuple[int, ...] = ()
+    if any(isinstance(o, list) for o in outputs):
+        lists = [o if isinstance(o, list) else [o] for o in outputs]
+        lengths, outputs = tuple(map(len, lists)), [t for o in lists for t in o]
     return MetaResult(
         outputs=tuple(
             None
@@ -103,4 +127,5 @@ def _describe(result: Any) -> MetaResult:
         ),
         single=single,
         is_list=isinstance(result, list),
+        lengths=lengths,
     )

@@ -45,8 +45,9 @@ class Debug:
         return result
 
 
-_MODES = {m.mode: m for m in (Strict(), Debug())}
-current: Strict | Debug = _MODES[EagerMode.DEFER_NEVER]
+STRICT = Strict()
+_MODES: dict[EagerMode, Any] = {m.mode: m for m in (STRICT, Debug())}
+current: Any = STRICT  # anything with `mode` and `launch`
 
 
 def set_mode(mode: EagerMode) -> EagerMode:

@@ -77,6 +77,7 @@ def variants(functional: Any) -> tuple[list[Any], list[Any]]:
     namespace, _, base = schema.name.partition("::")
     ops = getattr(torch.ops, namespace)
     in_place, out = [], []
+    base = base.removesuffix("_functional")  # normal_functional is the functional form of normal_
     for packet_name in (base, base + "_"):
         try:
             packet = getattr(ops, packet_name)
@@ -88,7 +89,7 @@ def variants(functional: Any) -> tuple[list[Any], list[Any]]:
                 continue
             if any(a.is_out for a in found._schema.arguments):
                 out.append(found)
-            elif any(a.alias_info and a.alias_info.is_write for a in found._schema.arguments):
+            elif packet_name.endswith("_") and any(a.alias_info and a.alias_info.is_write for a in found._schema.arguments):
                 in_place.append(found)
     return in_place, out
 

@@ -1,17 +1,18 @@
-"""Elementwise ops: arithmetic, comparison, logic, rounding, powers and elementary functions."""
+"""Elementwise arithmetic, comparison, logic, bits, selection and powers of one to four operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torchtpu.lowerings.registry import Array, lowering
+from torchtpu.lowerings.registry import Array, convert, lowering
 
 _POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+_TENSOR_OR_SCALAR = ("Tensor", "Scalar")
 
 
 def unary(name: str, fn: Callable[[Array], Array], **options: Any) -> None:
@@ -23,37 +24,111 @@ def unary(name: str, fn: Callable[[Array], Array], **options: Any) -> None:
     lowering(name, compute=options.pop("compute", "output"), **options)(call)
 
 
-def binary(base: str, fn: Callable[[Array, Array], Array], **options: Any) -> None:
-    """Enter `base.Tensor(self, other)` and `base.Scalar(self, other)`."""
+def binary(
+    base: str,
+    fn: Callable[[Array, Array], Array],
+    overloads: Sequence[str] = _TENSOR_OR_SCALAR,
+    **options: Any,
+) -> None:
+    """Enter `base(self, other)` under these overload names; "" is the one without a name."""
 
     def call(self: Array, other: Array) -> Array:
-        return fn(self, other)
+        return fn(*alike(self, other))
 
-    lowering(f"{base}.Tensor", f"{base}.Scalar", compute=options.pop("compute", "output"), **options)(call)
+    names = [f"{base}.{o}" if o else base for o in overloads]
+    lowering(*names, compute=options.pop("compute", "output"), **options)(call)
 
 
-for _name, _fn in {
-    "abs": jnp.abs, "neg": jnp.negative, "exp": jnp.exp, "log": jnp.log, "log1p": jnp.log1p, "sqrt": jnp.sqrt,
-    "rsqrt": lax.rsqrt, "sin": jnp.sin, "cos": jnp.cos, "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid, "reciprocal": jnp.reciprocal,
-}.items():
-    unary(f"aten::{_name}", _fn, **({"compute": "as_is"} if _name == "abs" else {}))
+def alike(*values: Any) -> tuple[Array, ...]:
+    """Return arrays; a compiled-in number takes the dtype of the first operand that is an array."""
+    dtype = next((v.dtype for v in values if isinstance(v, jax.Array)), None)
+    return tuple(v if isinstance(v, jax.Array) else jnp.asarray(v, dtype) for v in values)
+
+
+def is_float(array: Array) -> bool:
+    """Tell whether an array holds real floating point numbers."""
+    return bool(jnp.issubdtype(array.dtype, jnp.floating))
+
+
+def is_one(factor: Any) -> bool:
+    """Tell whether a factor is the compiled-in number 1."""
+    return not isinstance(factor, jax.Array) and bool(factor == 1)
 
 
 @lowering("aten::add.Tensor", "aten::add.Scalar", compute="output")
 def add(self: Array, other: Array, alpha: Array | int = 1) -> Array:
     """self + alpha * other."""
-    return self + (other if _is_one(alpha) else alpha * other)
+    return self + (other if is_one(alpha) else alpha * other)
 
 
 @lowering("aten::sub.Tensor", "aten::sub.Scalar", compute="output")
 def sub(self: Array, other: Array, alpha: Array | int = 1) -> Array:
     """self - alpha * other."""
-    return self - (other if _is_one(alpha) else alpha * other)
+    return self - (other if is_one(alpha) else alpha * other)
 
 
-binary("aten::mul", lambda a, b: a & b if a.dtype == bool else a * b)
+@lowering("aten::rsub.Tensor", "aten::rsub.Scalar", compute="output")
+def rsub(self: Array, other: Array, alpha: Array | int = 1) -> Array:
+    """other - alpha * self."""
+    return other - (self if is_one(alpha) else alpha * self)
+
+
+def multiply(a: Array, b: Array) -> Array:
+    """a * b; "and" of bools."""
+    return a & b if a.dtype == bool else a * b
+
+
+def floor_division(a: Array, b: Array) -> Array:
+    """floor(a / b), exact where a / b rounds up to an integer; a / 0 is an infinity or NaN."""
+    if not is_float(a):
+        return jnp.floor_divide(a, b)
+    rest = lax.rem(*jnp.broadcast_arrays(a, b))
+    quotient = (a - rest) / b
+    quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    floor = jnp.floor(quotient)
+    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(floor), a / b), floor)
+    return jnp.where(b == 0, a / b, floor)
+
+
+def truncated_division(a: Array, b: Array) -> Array:
+    """a / b rounded towards zero."""
+    a, b = jnp.broadcast_arrays(a, b)
+    return jnp.trunc(a / b) if is_float(a) else lax.div(a, b)
+
+
+@lowering("aten::div.Tensor_mode", "aten::div.Scalar_mode", compute="output")
+def div_mode(self: Array, other: Array, rounding_mode: str | None) -> Array:
+    """self / other, rounded to minus infinity ("floor"), to zero ("trunc") or not."""
+    rounding = {None: jnp.divide, "floor": floor_division, "trunc": truncated_division}
+    return rounding[rounding_mode](*alike(self, other))
+
+
+def _truncated_remainder(a: Array, b: Array) -> Array:
+    return lax.rem(*jnp.broadcast_arrays(a, b))
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    return jnp.maximum(a, b)
+
+
+binary("aten::mul", multiply)
 binary("aten::div", jnp.divide)
+binary("aten::floor_divide", floor_division, ("", "Scalar"))
+binary("aten::remainder", jnp.remainder, ("Tensor", "Scalar", "Scalar_Tensor"))
+binary("aten::fmod", _truncated_remainder)
+binary("aten::maximum", jnp.maximum, ("",))
+binary("aten::minimum", jnp.minimum, ("",))
+binary("aten::fmax", jnp.fmax, ("",))
+binary("aten::fmin", jnp.fmin, ("",))
+binary("aten::atan2", jnp.arctan2, ("",))
+binary("aten::hypot", jnp.hypot, ("",))
+binary("aten::copysign", jnp.copysign)
+binary("aten::nextafter", jnp.nextafter, ("",), compute="as_is")
+binary("aten::logaddexp", jnp.logaddexp, ("",))
+binary("aten::logaddexp2", jnp.logaddexp2, ("",))
+binary("aten::gcd", jnp.gcd, ("",))
+binary("aten::lcm", jnp.lcm, ("",))
 for _name, _fn in {
     "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal, "gt": jnp.greater,
     "ge": jnp.greater_equal,
@@ -61,24 +136,132 @@ for _name, _fn in {
     binary(f"aten::{_name}", _fn, compute="inputs")
 
 
+def _logical(name: str, fn: Callable[[Array, Array], Array]) -> None:
+    binary(
+        name, lambda a, b: fn(convert(a, jnp.bool_), convert(b, jnp.bool_)), ("",), compute="as_is"
+    )
+
+
+_logical("aten::logical_and", jnp.logical_and)
+_logical("aten::logical_or", jnp.logical_or)
+_logical("aten::logical_xor", jnp.logical_xor)
+unary("aten::logical_not", lambda x: ~convert(x, jnp.bool_), compute="as_is")
+unary("aten::bitwise_not", jnp.bitwise_not)
+for _name, _fn in {
+    "and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor
+}.items():
+    binary(f"aten::bitwise_{_name}", _fn, ("Tensor", "Scalar", "Scalar_Tensor"))
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    if is_float(a):
+        return a * jnp.exp2(b)
+    bits = a.dtype.itemsize * 8
+    return jnp.where((b < 0) | (b >= bits), jnp.zeros_like(a), jnp.left_shift(a, b))
+
+
+def _shift_right(a: Array, b: Array) -> Array:
+    if is_float(a):
+        return a * jnp.exp2(-b)
+    bits = a.dtype.itemsize * 8
+    if jnp.issubdtype(a.dtype, jnp.unsignedinteger):
+        return jnp.where(b >= bits, jnp.zeros_like(a), jnp.right_shift(a, b))
+    return jnp.right_shift(a, jnp.where((b < 0) | (b >= bits), bits - 1, b))
+
+
+for _name, _fn in {"left": _shift_left, "right": _shift_right}.items():
+    binary(f"aten::bitwise_{_name}_shift", _fn, ("Tensor", "Tensor_Scalar", "Scalar_Tensor"))
+    binary(f"aten::__{_name[0]}shift__", _fn)
+
+
 @lowering("aten::pow.Tensor_Scalar", compute="output", constants={"exponent": _POWERS})
 def pow_tensor_scalar(self: Array, exponent: Array | float) -> Array:
     """self ** exponent; small constant exponents are multiplications or roots."""
     if isinstance(exponent, jax.Array):
-        return jnp.power(self, exponent)
+        return power(self, exponent)
     if exponent == 0.5:
         return jnp.sqrt(self)
     if exponent == -0.5:
-        return lax.rsqrt(self)
-    if float(exponent).is_integer():
-        return lax.integer_pow(self, int(exponent))
-    return jnp.power(self, exponent)
+        return 1 / jnp.sqrt(self)
+    return lax.integer_pow(self, int(exponent))
+
+
+@lowering("aten::pow.Tensor_Tensor", "aten::pow.Scalar", compute="output")
+def power(self: Array, exponent: Array) -> Array:
+    """self ** exponent; a negative power of an integer is 0 unless the base is 1 or -1."""
+    self, exponent = jnp.broadcast_arrays(*alike(self, exponent))
+    if jnp.issubdtype(self.dtype, jnp.inexact):
+        return jnp.power(self, exponent)
+    if self.dtype == bool:
+        return self | ~exponent
+    raised = jnp.power(self, jnp.abs(exponent))
+    odd = jnp.where(exponent % 2 == 0, 1, self)
+    negative = jnp.where(jnp.abs(self) == 1, odd, 0)
+    return jnp.where(exponent < 0, negative, raised)
+
+
+@lowering("aten::clamp", "aten::clamp.Tensor", compute="output")
+def clamp(self: Array, min: Array | None = None, max: Array | None = None) -> Array:
+    """min(max(self, min), max); NaN in any of them is NaN."""
+    if min is not None:
+        self = jnp.maximum(*alike(self, min))
+    return self if max is None else jnp.minimum(*alike(self, max))
+
+
+@lowering("aten::clamp_min", "aten::clamp_min.Tensor", compute="output")
+def clamp_min(self: Array, min: Array) -> Array:
+    """max(self, min)."""
+    return jnp.maximum(*alike(self, min))
+
+
+@lowering("aten::clamp_max", "aten::clamp_max.Tensor", compute="output")
+def clamp_max(self: Array, max: Array) -> Array:
+    """min(self, max)."""
+    return jnp.minimum(*alike(self, max))
+
+
+@lowering("aten::lerp.Scalar", "aten::lerp.Tensor", compute="output")
+def lerp(self: Array, end: Array, weight: Array) -> Array:
+    """self + weight * (end - self), written from the nearer end so that weight 1 gives end exactly."""
+    step = end - self
+    return jnp.where(jnp.abs(weight) < 0.5, self + weight * step, end - step * (1 - weight))
+
+
+@lowering("aten::addcmul", compute="output")
+def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Array | float = 1) -> Array:
+    """self + value * tensor1 * tensor2."""
+    return self + (tensor1 if is_one(value) else value * tensor1) * tensor2
+
+
+@lowering("aten::addcdiv", compute="output")
+def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Array | float = 1) -> Array:
+    """self + value * tensor1 / tensor2."""
+    return self + (tensor1 if is_one(value) else value * tensor1) / tensor2
 
 
 @lowering("aten::where.self", compute="output", keep={"condition"})
 def where(condition: Array, self: Array, other: Array) -> Array:
     """self where condition, else other."""
-    return jnp.where(condition, self, other)
+    return jnp.where(convert(condition, jnp.bool_), self, other)
+
+
+@lowering("aten::heaviside", compute="as_is")
+def heaviside(self: Array, values: Array) -> Array:
+    """0 below zero, values at zero, 1 above; NaN counts as below."""
+    return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
+
+
+@lowering(
+    "aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", compute="inputs"
+)
+def isin(
+    elements: Array = None, test_elements: Array = None, element: Array = None,
+    test_element: Array = None, assume_unique: bool = False, invert: bool = False,
+) -> Array:
+    """Tell for each element whether it is among the test elements."""
+    sought = elements if elements is not None else element
+    among = test_elements if test_elements is not None else test_element
+    return jnp.isin(*alike(sought, among), invert=invert)
 
 
 @lowering("aten::clone")
@@ -90,17 +273,13 @@ def clone(self: Array) -> Array:
 @lowering("aten::fill.Scalar", "aten::fill.Tensor", shape_only={"self"}, compute="output")
 def fill(self: Array, value: Array) -> Array:
     """Every element is value."""
-    return jnp.broadcast_to(value, self.shape)
+    return jnp.broadcast_to(*alike(value), self.shape)
 
 
 @lowering("aten::zero", shape_only={"self"})
 def zero(self: Array) -> Array:
     """Every element is 0."""
     return jnp.zeros_like(self)
-
-
-def _is_one(alpha: Any) -> bool:
-    return not isinstance(alpha, jax.Array) and alpha == 1
 
 
 @lowering("aten::copy", shape_only={"self"})

@@ -23,6 +23,8 @@ from torchtpu.program import ArrayType
 Array = Any  # jax.Array or a tracer of one
 Compute = Literal["output", "inputs", "as_is"]
 
+_KEYWORDS = {"from_": "from"}  # parameters whose schema names are Python keywords
+_PARAMETERS = {name: parameter for parameter, name in _KEYWORDS.items()}
 _HALF = frozenset(np.dtype(d) for d in (jnp.bfloat16, jnp.float16))
 
 
@@ -42,6 +44,7 @@ class Lowering:
         torch's promotion of the inputs (comparisons), "as_is" to nothing.
     opmath: compute in float32 where that dtype is bfloat16 or float16, as torch does.
     static: numbers that are compiled in although they may vary (they change the program's shape).
+    numbers: arguments that the schema calls int and that are program inputs like Scalars.
     constants: values of number arguments that get a program of their own, e.g. pow(x, 2).
     keep: arguments that are never cast (conditions, indices).
     key: the function draws random bits: its first argument is a uint32[4] key.
@@ -54,6 +57,7 @@ class Lowering:
     compute: Compute = "as_is"
     opmath: bool = True
     static: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
     constants: Mapping[str, frozenset[float]]
     keep: frozenset[str] = frozenset()
     key: bool = False
@@ -67,7 +71,7 @@ class Lowering:
             if self.opmath and dtype in _HALF:
                 dtype = np.dtype(np.float32)
             kwargs = {n: a if n in self.keep else _cast(a, dtype) for n, a in kwargs.items()}
-        results = self.fn(*key, **kwargs)
+        results = self.fn(*key, **{_PARAMETERS.get(n, n): a for n, a in kwargs.items()})
         if types.outputs is None:
             return results
         if len(types.outputs) == 1 and not isinstance(results, (tuple, list)):
@@ -79,7 +83,16 @@ class Lowering:
     def parameters(self) -> tuple[str, ...]:
         """Names of the function's parameters in order."""
         code = self.fn.__code__
-        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        return tuple(_KEYWORDS.get(n, n) for n in names)
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Parameters with a default, which some of the overloads of a shared function lack."""
+        positional = len(self.fn.__defaults__ or ())
+        code = self.fn.__code__
+        names = self.parameters[code.co_argcount - positional : code.co_argcount]
+        return frozenset(names) | frozenset(self.fn.__kwdefaults__ or ())
 
     def _typed(self, expected: ArrayType | None, result: Array) -> Array:
         if expected is None:
@@ -98,6 +111,7 @@ def lowering(
     compute: Compute = "as_is",
     opmath: bool = True,
     static: Iterable[str] = (),
+    numbers: Iterable[str] = (),
     constants: Mapping[str, Iterable[float]] | None = None,
     keep: Iterable[str] = (),
     key: bool = False,
@@ -116,6 +130,7 @@ def lowering(
                 compute=compute,
                 opmath=opmath,
                 static=frozenset(static),
+                numbers=frozenset(numbers),
                 constants={n: frozenset(v) for n, v in (constants or {}).items()},
                 keep=frozenset(keep),
                 key=key,

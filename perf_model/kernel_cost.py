@@ -1,0 +1,168 @@
+"""The time of a kernel: the slowest of matrix unit, vector units and HBM, plus a fixed cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.constants import constants
+from torchtpu.perf_model.costs.registry import rule_for
+from torchtpu.perf_model.fusion import Kernel, Schedule, fuse
+from torchtpu.perf_model.program import Graph, Op
+
+BOUNDS = ("mxu", "vpu", "hbm", "launch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelCost:
+    """What a kernel (or several) costs.
+
+    time_s is split over what bounds it in `by_bound` (keys: BOUNDS); unmodelled_s is the part of
+    time_s that belongs to kernels holding an op without a rule, of which only the memory traffic is
+    counted; `unmodelled` counts them.
+    """
+
+    time_s: float = 0.0
+    matmul_flops: float = 0.0
+    hbm_bytes: float = 0.0
+    by_bound: Mapping[str, float] = field(default_factory=dict)
+    kernels: int = 0
+    unmodelled_s: float = 0.0
+    unmodelled: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time."""
+        return max(self.by_bound, key=lambda k: self.by_bound[k], default="launch")
+
+
+class CostSum:
+    """Adds kernel costs up."""
+
+    def __init__(self) -> None:
+        self.time_s = self.matmul_flops = self.hbm_bytes = self.unmodelled_s = 0.0
+        self.kernels = 0
+        self.by_bound = dict.fromkeys(BOUNDS, 0.0)
+        self.unmodelled: dict[str, int] = {}
+
+    def add(self, cost: KernelCost, times: int = 1) -> None:
+        """Add a cost `times` times."""
+        self.time_s += cost.time_s * times
+        self.matmul_flops += cost.matmul_flops * times
+        self.hbm_bytes += cost.hbm_bytes * times
+        self.unmodelled_s += cost.unmodelled_s * times
+        self.kernels += cost.kernels * times
+        for bound, seconds in cost.by_bound.items():
+            self.by_bound[bound] += seconds * times
+        for reason, count in cost.unmodelled.items():
+            self.unmodelled[reason] = self.unmodelled.get(reason, 0) + count * times
+
+    def result(self) -> KernelCost:
+        """The sum."""
+        return KernelCost(
+            time_s=self.time_s,
+            matmul_flops=self.matmul_flops,
+            hbm_bytes=self.hbm_bytes,
+            by_bound=dict(self.by_bound),
+            kernels=self.kernels,
+            unmodelled_s=self.unmodelled_s,
+            unmodelled=dict(self.unmodelled),
+        )
+
+
+@dataclass(slots=True)
+class _Work:
+    """Summed work of the ops of one kernel."""
+
+    matmul_flops: float = 0.0
+    mxu_cycles: float = 0.0
+    valu_ops: float = 0.0
+    eup_ops: float = 0.0
+    xlu_ops: float = 0.0
+    serial_cycles: float = 0.0
+
+
+def _work(schedule: Schedule, kernel: Kernel, chip: Chip) -> tuple[_Work, dict[str, int]]:
+    work = _Work()
+    reasons: dict[str, int] = {}
+    graph = schedule.graph
+    for index in kernel.ops:
+        op = graph.ops[index]
+        cost = rule_for(op).cost(op, graph, chip)
+        work.matmul_flops += cost.matmul_flops
+        work.mxu_cycles += cost.mxu_cycles
+        work.valu_ops += cost.valu_ops
+        work.eup_ops += cost.eup_ops
+        work.xlu_ops += cost.xlu_ops
+        work.serial_cycles += cost.serial_cycles
+        if cost.unmodelled:
+            reasons[cost.unmodelled] = reasons.get(cost.unmodelled, 0) + 1
+    return work, reasons
+
+
+def kernel_cost(schedule: Schedule, kernel: Kernel, chip: Chip) -> KernelCost:
+    """Cost of one kernel on one device.
+
+    time = max(MXU + fill, VPU, HBM) + fixed, with MXU = cycles / clock / efficiency, HBM = bytes /
+    (efficiency x bandwidth), VPU = the busiest of ALU, transcendental and cross-lane units, and
+    fill = the time of the operand bytes that a matmul has to load before, and store after, it
+    computes.
+    """
+    if kernel.ops and schedule.graph.ops[kernel.hero].bodies:
+        return _control_flow(schedule.graph.ops[kernel.hero], chip)
+    work, reasons = _work(schedule, kernel, chip)
+    known = constants()
+    hbm_s = kernel.hbm_bytes / (known.hbm_efficiency * chip.hbm_bytes_per_s)
+    mxu_s = work.mxu_cycles / (chip.clock_hz * chip.mxu_efficiency)
+    if mxu_s:
+        fill_bytes = min(known.fill_bytes, chip.vmem_bytes / 2)
+        mxu_s += min(hbm_s, fill_bytes / (known.hbm_efficiency * chip.hbm_bytes_per_s))
+    busiest = max(
+        work.valu_ops / chip.valu_ops_per_cycle,
+        work.eup_ops / chip.eup_ops_per_cycle,
+        work.xlu_ops / chip.xlu_ops_per_cycle,
+    )
+    vpu_s = (busiest / known.vector_efficiency + work.serial_cycles) / chip.clock_hz
+    busy = {"mxu": mxu_s, "vpu": vpu_s, "hbm": hbm_s}
+    bound = max(busy, key=lambda k: busy[k])
+    time_s = busy[bound] + known.fixed_s
+    return KernelCost(
+        time_s=time_s,
+        matmul_flops=work.matmul_flops,
+        hbm_bytes=kernel.hbm_bytes,
+        by_bound={bound: busy[bound], "launch": known.fixed_s},
+        kernels=1,
+        unmodelled_s=time_s if reasons else 0.0,
+        unmodelled=reasons,
+    )
+
+
+def _control_flow(op: Op, chip: Chip) -> KernelCost:
+    """A loop costs its bodies times its trips, a branch its dearest body."""
+    if op.opcode != "while":
+        return max((program_cost(body, chip) for body in op.bodies), key=lambda c: c.time_s)
+    total = CostSum()
+    for body in op.bodies:
+        total.add(_without_scalars(body, chip), op.trip_count if op.trip_count is not None else 1)
+    if op.trip_count is None:
+        total.unmodelled_s = total.time_s
+        total.unmodelled["loop with an unknown number of iterations, counted once"] = 1
+    return total.result()
+
+
+def _without_scalars(body: Graph, chip: Chip) -> KernelCost:
+    """Cost of a loop body; kernels on scalars only (the counter) run beside the others."""
+    schedule, total = fuse(body), CostSum()
+    for kernel in schedule.kernels:
+        if any(body.types[value].shape for value, _ in (*kernel.reads, *kernel.writes)):
+            total.add(kernel_cost(schedule, kernel, chip))
+    return total.result()
+
+
+def program_cost(graph: Graph, chip: Chip) -> KernelCost:
+    """Cost of a program's kernels, one after the other, without the program's own launch."""
+    schedule, total = fuse(graph), CostSum()
+    for kernel in schedule.kernels:
+        total.add(kernel_cost(schedule, kernel, chip))
+    return total.result()

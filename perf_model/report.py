@@ -1,0 +1,204 @@
+"""Renders step estimates as text and as JSON with stable keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torchtpu.perf_model.quantities import percent, rate, seconds, size, table
+from torchtpu.perf_model.roofline import DearOp, StepEstimate
+
+FORMAT_VERSION = 1
+_BOUND_TEXT = {
+    "mxu": "matrix unit (MXU)",
+    "vpu": "vector units (VPU)",
+    "hbm": "HBM bandwidth",
+    "launch": "launch overhead",
+}
+_MODULE_WIDTH = 40
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The estimates of a script's steps, in order. `notes` are printed above them."""
+
+    script: str
+    steps: tuple[StepEstimate, ...]
+    oracle: str = "model"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folded:
+    """Consecutive steps with one and the same estimate; `first` and `last` count from 1."""
+
+    first: int
+    last: int
+    estimate: StepEstimate
+
+    @property
+    def title(self) -> str:
+        """ "step 1" or "steps 2-20, same program"."""
+        if self.first == self.last:
+            return f"step {self.first}"
+        return f"steps {self.first}-{self.last}, same program"
+
+
+def fold(steps: Sequence[StepEstimate]) -> list[Folded]:
+    """Join consecutive steps whose estimates agree in everything but the name."""
+    folded: list[Folded] = []
+    for number, step in enumerate(steps, 1):
+        last = folded[-1] if folded else None
+        if last is not None and (
+            last.estimate is step or replace(last.estimate, name="") == replace(step, name="")
+        ):
+            folded[-1] = Folded(first=last.first, last=number, estimate=last.estimate)
+        else:
+            folded.append(Folded(first=number, last=number, estimate=step))
+    return folded
+
+
+def render_text(report: Report) -> str:
+    """The report as people read it."""
+    head = f"{report.script}: estimate without a TPU, oracle {report.oracle}"
+    lines = [head, *(f"note: {note}" for note in report.notes)]
+    if not report.steps:
+        lines.append("no step found: the script ran no program on the device")
+    for folded in fold(report.steps):
+        lines += ["", *_step_lines(folded)]
+    return "\n".join(lines) + "\n"
+
+
+def _step_lines(folded: Folded) -> list[str]:
+    step = folded.estimate
+    rows = [
+        ("predicted time", f"{seconds(step.time_s)} per step"),
+        ("MFU", f"{percent(step.mfu)} of {rate(step.peak_flops_per_s, 'FLOP/s')} (bfloat16 peak)"),
+        (
+            "FLOP/s",
+            f"achieved {rate(step.achieved_flops_per_s, 'FLOP/s')}, "
+            f"attainable {rate(step.attainable_flops_per_s, 'FLOP/s')}",
+        ),
+        (
+            "HBM bytes/s",
+            f"achieved {rate(step.achieved_bytes_per_s, 'B/s')}, "
+            f"attainable {rate(step.attainable_bytes_per_s, 'B/s')}",
+        ),
+        (
+            "matmul FLOPs",
+            f"{step.matmul_flops:.4g} per step, {size(int(step.hbm_bytes))} through HBM",
+        ),
+        ("bound by", f"{_BOUND_TEXT[step.bound]}: {_shares(step)}"),
+        ("unmodelled", _unmodelled(step)),
+        ("HBM peak", _memory(step)),
+    ]
+    title = f"{folded.title}: {step.chip}, one device, {step.mode} mode, {_count(step)}"
+    return [title, *(f"  {name:<15} {text}" for name, text in rows), *_dearest(step.dearest)]
+
+
+def _count(step: StepEstimate) -> str:
+    programs = "program" if step.programs == 1 else "programs"
+    return f"{step.programs} {programs}, {step.kernels} kernels"
+
+
+def _shares(step: StepEstimate) -> str:
+    ordered = sorted(step.shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {percent(share)}" for name, share in ordered if share > 0)
+
+
+def _unmodelled(step: StepEstimate) -> str:
+    if not step.unmodelled:
+        return "nothing"
+    reasons = "; ".join(f"{reason} (x{count})" for reason, count in step.unmodelled[:5])
+    more = f"; {len(step.unmodelled) - 5} more" if len(step.unmodelled) > 5 else ""
+    return f"{percent(step.unmodelled_share)} of the time, by memory traffic only: {reasons}{more}"
+
+
+def _memory(step: StepEstimate) -> str:
+    memory = step.memory
+    verdict = "fits" if memory.fits else f"DOES NOT FIT, {size(-memory.headroom_bytes)} too much"
+    parts = ", ".join(f"{kind} {size(count)}" for kind, count in memory.by_kind)
+    return f"{size(memory.peak_bytes)} of {size(memory.usable_bytes)} usable: {verdict} ({parts})"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MODULE_WIDTH else "..." + text[-(_MODULE_WIDTH - 3) :]
+
+
+def _dearest(ops: Sequence[DearOp]) -> list[str]:
+    if not ops:
+        return []
+    rows = [["op", "module", "source", "count", "time", "share", "bound"]]
+    rows += [
+        [
+            op.op,
+            _shorten(op.module) or "-",
+            _shorten(op.source) or "-",
+            str(op.count),
+            seconds(op.time_s),
+            percent(op.share),
+            op.bound,
+        ]
+        for op in ops
+    ]
+    return ["  dearest ops (fused neighbours included)"] + [
+        f"    {line}" for line in table(rows, frozenset({3, 4, 5}))
+    ]
+
+
+def to_json(report: Report) -> Json:
+    """The report as plain data: keys are stable within `format` and end in their unit."""
+    return {
+        "format": FORMAT_VERSION,
+        "script": report.script,
+        "oracle": report.oracle,
+        "notes": list(report.notes),
+        "steps": [_step_json(folded) for folded in fold(report.steps)],
+    }
+
+
+def _step_json(folded: Folded) -> Json:
+    step = folded.estimate
+    return {
+        "first_step": folded.first,
+        "last_step": folded.last,
+        "name": step.name,
+        "chip": step.chip,
+        "mode": step.mode,
+        "devices": 1,
+        "time_s": step.time_s,
+        "matmul_flops": step.matmul_flops,
+        "mfu": step.mfu,
+        "peak_flops_per_s": step.peak_flops_per_s,
+        "achieved_flops_per_s": step.achieved_flops_per_s,
+        "attainable_flops_per_s": step.attainable_flops_per_s,
+        "hbm_bytes": step.hbm_bytes,
+        "achieved_bytes_per_s": step.achieved_bytes_per_s,
+        "attainable_bytes_per_s": step.attainable_bytes_per_s,
+        "bound": step.bound,
+        "bound_shares": dict(step.shares),
+        "programs": step.programs,
+        "kernels": step.kernels,
+        "unmodelled_share": step.unmodelled_share,
+        "unmodelled": [{"reason": reason, "count": count} for reason, count in step.unmodelled],
+        "memory": {
+            "peak_bytes": step.memory.peak_bytes,
+            "usable_bytes": step.memory.usable_bytes,
+            "headroom_bytes": step.memory.headroom_bytes,
+            "fits": step.memory.fits,
+            "by_kind_bytes": dict(step.memory.by_kind),
+        },
+        "dearest_ops": [
+            {
+                "op": op.op,
+                "module": op.module,
+                "source": op.source,
+                "count": op.count,
+                "time_s": op.time_s,
+                "share": op.share,
+                "bound": op.bound,
+            }
+            for op in step.dearest
+        ],
+    }

@@ -1,0 +1,222 @@
+"""Estimates a step: its time, what bounds it, the memory it needs and which ops are dearest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.constants import constants
+from torchtpu.perf_model.fusion import fuse
+from torchtpu.perf_model.kernel_cost import CostSum, KernelCost, kernel_cost, program_cost
+from torchtpu.perf_model.memory import (
+    MemoryEstimate,
+    fused_memory,
+    strict_memory,
+    temporary_bytes,
+)
+from torchtpu.perf_model.program import NOWHERE, Graph, Provenance
+from torchtpu.perf_model.trace import StepTrace, stitch_values
+
+MODES = ("fused", "strict")
+_DEAREST = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DearOp:
+    """Kernels of one aten op, module path (layer numbers as *) and source line, added up."""
+
+    op: str
+    module: str
+    source: str
+    count: int
+    time_s: float
+    share: float
+    bound: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepEstimate:
+    """The estimate of one step on one device.
+
+    time_s: seconds. matmul_flops: 2 x multiply-adds of matmuls and convolutions, as executed,
+    without padding.
+    mfu: matmul_flops / (time_s x bfloat16 peak). attainable_flops_per_s: min(peak, intensity x peak
+    HBM bandwidth).
+    shares: part of the time bound by "mxu", "vpu", "hbm", "launch"; they sum to 1.
+    unmodelled_share: part of the time in kernels that hold an op without a cost rule, whose memory
+    traffic alone is counted.
+    """
+
+    name: str
+    chip: str
+    mode: str
+    time_s: float
+    matmul_flops: float
+    hbm_bytes: float
+    mfu: float
+    achieved_flops_per_s: float
+    attainable_flops_per_s: float
+    peak_flops_per_s: float
+    achieved_bytes_per_s: float
+    attainable_bytes_per_s: float
+    bound: str
+    shares: Mapping[str, float]
+    programs: int
+    kernels: int
+    unmodelled_share: float
+    unmodelled: tuple[tuple[str, int], ...]
+    memory: MemoryEstimate
+    dearest: tuple[DearOp, ...]
+
+
+_TIMES: WeakKeyDictionary[Graph, dict[str, KernelCost]] = WeakKeyDictionary()
+
+
+def cached_program_cost(graph: Graph, chip: Chip) -> KernelCost:
+    """The cost of a program by itself (without its launch), computed once per graph and chip."""
+    by_chip = _TIMES.setdefault(graph, {})
+    if chip.name not in by_chip:
+        chip.require_complete()
+        by_chip[chip.name] = program_cost(graph, chip)
+    return by_chip[chip.name]
+
+
+def program_time_s(graph: Graph, chip: Chip) -> float:
+    """Seconds that one program keeps a device busy, without the gap before it. Cached per graph."""
+    return cached_program_cost(graph, chip).time_s
+
+
+class _Dear:
+    """Adds kernel costs up by where they come from."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str], tuple[int, float, dict[str, float]]] = {}
+        self._modules: dict[str, str] = {}
+
+    def add(self, where: Provenance, fallback: str, cost: KernelCost) -> None:
+        """Count one kernel or program."""
+        module = self._modules.get(where.module)
+        if module is None:
+            module = self._modules[where.module] = re.sub(r"\.\d+(?=\.|$)", ".*", where.module)
+        key = (where.op or fallback, module, where.source)
+        count, seconds, bounds = self.rows.get(key, (0, 0.0, {}))
+        for bound, part in cost.by_bound.items():
+            bounds[bound] = bounds.get(bound, 0.0) + part
+        self.rows[key] = (count + 1, seconds + cost.time_s, bounds)
+
+    def dearest(self, total_s: float) -> tuple[DearOp, ...]:
+        """The dearest rows, each with its share of the total."""
+        ordered = sorted(self.rows.items(), key=lambda item: (-item[1][1], item[0]))
+        return tuple(
+            DearOp(
+                op=op,
+                module=module,
+                source=source,
+                count=count,
+                time_s=seconds,
+                share=seconds / total_s if total_s else 0.0,
+                bound=max(bounds, key=lambda k: bounds[k], default="launch"),
+            )
+            for (op, module, source), (count, seconds, bounds) in ordered[:_DEAREST]
+        )
+
+
+def estimate_step(trace: StepTrace, chip: Chip, mode: str = "fused") -> StepEstimate:
+    """Estimate one step. mode "fused": the whole step is one program; "strict": every call is its
+    own program.
+
+    Raises ValueError for an unknown mode, IncompleteChip, TraceError.
+    """
+    if mode not in MODES:
+        raise ValueError(
+            f"[estimate] unknown mode, expected one of {', '.join(MODES)}, got {mode!r}"
+        )
+    chip.require_complete()
+    return (_fused if mode == "fused" else _strict)(trace, chip)
+
+
+def estimate_steps(
+    traces: Sequence[StepTrace], chip: Chip, mode: str = "fused"
+) -> tuple[StepEstimate, ...]:
+    """Estimate steps in order; steps with the same fingerprint are computed once."""
+    known: dict[int, StepEstimate] = {}
+    found = []
+    for trace in traces:
+        key = trace.fingerprint()
+        if key not in known:
+            known[key] = estimate_step(trace, chip, mode)
+        found.append(known[key])
+    return tuple(found)
+
+
+def _fused(trace: StepTrace, chip: Chip) -> StepEstimate:
+    stitched = stitch_values(trace)
+    schedule = fuse(stitched.graph)
+    total, dear = CostSum(), _Dear()
+    for kernel in schedule.kernels:
+        cost = kernel_cost(schedule, kernel, chip)
+        total.add(cost)
+        hero = stitched.graph.ops[kernel.hero]
+        dear.add(hero.provenance or NOWHERE, hero.opcode, cost)
+    launch_s = constants().launch_s if schedule.kernels else 0.0
+    total.add(KernelCost(time_s=launch_s, by_bound={"launch": launch_s}))
+    memory = fused_memory(trace, stitched, schedule, chip.hbm_usable_bytes)
+    return _estimate(trace, chip, "fused", total.result(), min(1, len(trace.calls)), memory, dear)
+
+
+def _strict(trace: StepTrace, chip: Chip) -> StepEstimate:
+    known, total, dear = constants(), CostSum(), _Dear()
+    temporaries: dict[Graph, int] = {}
+    for call in trace.calls:
+        cost = cached_program_cost(call.graph, chip)
+        total.add(cost)
+        if call.graph not in temporaries:
+            temporaries[call.graph] = temporary_bytes(fuse(call.graph))
+        heroes = [op.opcode for op in call.graph.ops[-1:]]
+        dear.add(call.provenance, heroes[0] if heroes else "copy", cost)
+    programs = len(trace.calls)
+    launch_s = known.launch_s * programs
+    waiting_s = max(0.0, known.host_dispatch_s * programs - (total.time_s + launch_s))
+    total.add(KernelCost(time_s=launch_s + waiting_s, by_bound={"launch": launch_s + waiting_s}))
+    memory = strict_memory(trace, temporaries, chip.hbm_usable_bytes)
+    return _estimate(trace, chip, "strict", total.result(), programs, memory, dear)
+
+
+def _estimate(
+    trace: StepTrace,
+    chip: Chip,
+    mode: str,
+    cost: KernelCost,
+    programs: int,
+    memory: MemoryEstimate,
+    dear: _Dear,
+) -> StepEstimate:
+    time_s = cost.time_s
+    peak = chip.peak_flops_per_s()
+    intensity = cost.matmul_flops / cost.hbm_bytes if cost.hbm_bytes else float("inf")
+    per_s = 1.0 / time_s if time_s else 0.0
+    return StepEstimate(
+        name=trace.name,
+        chip=chip.name,
+        mode=mode,
+        time_s=time_s,
+        matmul_flops=cost.matmul_flops,
+        hbm_bytes=cost.hbm_bytes,
+        mfu=cost.matmul_flops * per_s / peak,
+        achieved_flops_per_s=cost.matmul_flops * per_s,
+        attainable_flops_per_s=min(peak, intensity * chip.hbm_bytes_per_s),
+        peak_flops_per_s=peak,
+        achieved_bytes_per_s=cost.hbm_bytes * per_s,
+        attainable_bytes_per_s=chip.hbm_bytes_per_s,
+        bound=cost.bound,
+        shares={k: v * per_s for k, v in cost.by_bound.items()},
+        programs=programs,
+        kernels=cost.kernels,
+        unmodelled_share=cost.unmodelled_s * per_s,
+        unmodelled=tuple(sorted(cost.unmodelled.items(), key=lambda item: (-item[1], item[0]))),
+        memory=memory,
+        dearest=dear.dearest(time_s),
+    )

@@ -1,0 +1,145 @@
+"""Target sim: a simulated TPU with a clock and an HBM account, over cpu numerics or abstract arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from torchtpu.perf_model import chip as chips
+from torchtpu.perf_model import stablehlo
+from torchtpu.perf_model.program import Graph
+from torchtpu.sim.device import SimDevice
+from torchtpu.targets.base import (
+    DeviceArray,
+    DeviceInfo,
+    Executable,
+    Target,
+    TargetError,
+)
+
+DEFAULT_CHIP = "v6e"
+_serials = count()
+
+
+class AbstractArray:
+    """An array of which only shape and dtype exist; every one has a serial number of its own."""
+
+    __slots__ = ("dtype", "serial", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.serial = next(_serials)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One launch, as an observer sees it; `reuse` are (output, input) pairs that share memory."""
+
+    graph: Graph
+    inputs: Sequence[DeviceArray]
+    outputs: Sequence[DeviceArray]
+    reuse: tuple[tuple[int, int], ...]
+
+
+class SimTarget(Target):
+    """Simulated time and memory of one chip; values come from `numerics`, or do not exist."""
+
+    name = "sim"
+
+    def __init__(self, chip: chips.Chip, numerics: Target | None) -> None:
+        self.platform = numerics.platform if numerics else "tpu"
+        self.device = SimDevice(chip, enforce_capacity=numerics is not None)
+        self.memory = self.device.hbm
+        self.observer: Callable[[Launch], None] | None = None
+        self.on_read: Callable[[AbstractArray], np.ndarray[Any, Any]] = _refuse_read
+        self._numerics = numerics
+
+    def info(self) -> DeviceInfo:
+        chip = self.device.chip
+        return DeviceInfo(
+            name=f"TPU {chip.name} (simulated)", memory_bytes=chip.hbm_usable_bytes, cores=1
+        )
+
+    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+        if self._numerics:
+            return self._numerics.put(value)
+        return AbstractArray(value.shape, value.dtype)
+
+    def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        self.device.synchronize()
+        return self._numerics.get(array) if self._numerics else self.on_read(array)
+
+    def compile(
+        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
+        graph = stablehlo.read(module)
+        reuse = _reuse(graph)
+        if self._numerics:
+            compute = self._numerics.compile(module, outputs).run
+        else:
+            compute = _abstract(outputs)
+
+        def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+            results = compute(arrays)
+            self.device.launch_program(graph)
+            if self.observer is not None:
+                self.observer(Launch(graph=graph, inputs=arrays, outputs=results, reuse=reuse))
+            return results
+
+        return Executable(run=run, module="", nbytes=0)
+
+    def wait(self, arrays: Sequence[DeviceArray]) -> None:
+        self.device.synchronize()
+        if self._numerics:
+            self._numerics.wait(arrays)
+
+    def clock_s(self) -> float:
+        return self.device.elapsed_s
+
+
+def create(option: str) -> Target:
+    """Make a simulated device of the chip in `option` (default v6e); TargetError lists known chips."""
+    try:
+        chip = chips.load(option or DEFAULT_CHIP)
+    except chips.UnknownChip as error:
+        raise TargetError(f"[TORCHTPU_TARGET=sim:{option}] {error}") from error
+    if os.environ.get("TORCHTPU_SIM_NUMERICS", "1") in ("0", "false", "no", "off"):
+        return SimTarget(chip, None)
+    from torchtpu.targets import cpu
+
+    return SimTarget(chip, cpu.create(""))
+
+
+def _abstract(
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+) -> Callable[[Sequence[DeviceArray]], list[DeviceArray]]:
+    def compute(_arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        return [AbstractArray(shape, dtype) for shape, dtype in outputs]
+
+    return compute
+
+
+def _refuse_read(array: AbstractArray) -> np.ndarray[Any, Any]:
+    raise TargetError(
+        f"[sim] a tensor of shape {array.shape} was read on the host, but abstract buffers have no values; "
+        "leave TORCHTPU_SIM_NUMERICS unset for real numerics"
+    )
+
+
+def _reuse(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """Pair each donated input with the first free output of its type."""
+    taken: dict[int, int] = {}
+    for position, value in enumerate(graph.inputs):
+        if value in graph.donated:
+            wanted = graph.type_of(value)
+            free = (i for i, o in enumerate(graph.outputs) if i not in taken and graph.type_of(o) == wanted)
+            output = next(free, None)
+            if output is not None:
+                taken[output] = position
+    return tuple(taken.items())

@@ -1,0 +1,157 @@
+"""Unrolled kernels for the commonest calls: one to three tensors, perhaps a number at the end.
+
+The general kernel loops over its arguments; for these calls that loop costs as much as the launch
+on the device. The text of each kernel is made from the schema; a call that it does not know goes to
+the general kernel, which checks and prepares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchtpu.eager import blame, modes
+from torchtpu.eager.call import Call, Operation
+from torchtpu.eager.schema import Kind
+from torchtpu.storage import Buffer, buffer_of
+
+_NUMBERS = frozenset({int, float})
+
+_KERNEL = """
+def kernel({parameters}, *more, **kwargs):
+    if more or kwargs{guard}:
+        return otherwise({parameters}, *more, **kwargs)
+    try:
+        {buffers}
+        call = calls[{signature}]
+    except (AttributeError, KeyError):
+        return remember({parameters})
+    try:
+        {launch} = (call.run if modes.current is strict else slow(call))([{arrays}])[0]
+    except Exception as error:
+        annotate(error, name)
+        raise
+    {result}
+"""
+_NEW = """made = from_capsule(call.capsule())
+    made.untyped_storage()._tpu_buffer = buffer
+    return made"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helpers:
+    """What the general kernel lends: itself, numbers as device arrays, and the list of call tables."""
+
+    general: Callable[..., Any]
+    number: Callable[[Any, Any], Any]
+    tables: list[dict[Any, Call]]
+
+
+def kernel(operation: Operation, helpers: Helpers) -> Callable[..., Any]:
+    """Return an unrolled kernel in front of the general one; the general one for less simple ops."""
+    required = [a for a in operation.arguments if not a.has_default]
+    written = [i for i, a in enumerate(operation.arguments) if a.written]
+    simple = (
+        1 <= len(required) <= 3
+        and all(a.kind == Kind.TENSOR for a in required[:-1])
+        and required[-1].kind in (Kind.TENSOR, Kind.NUMBER)
+        and required[0].kind == Kind.TENSOR
+        and written in ([], [0])
+        and not operation.lowering.key
+        and not operation.lowering.writes
+    )
+    if not simple:
+        return helpers.general
+    fast = helpers.general
+    if len(required) > 1:
+        fast = _unrolled(operation, helpers, fast, len(required), number=True)
+    if required[-1].kind == Kind.TENSOR:
+        fast = _unrolled(operation, helpers, fast, len(required), number=False)
+    return fast
+
+
+def _unrolled(
+    operation: Operation,
+    helpers: Helpers,
+    otherwise: Callable[..., Any],
+    count: int,
+    *,
+    number: bool,
+) -> Callable[..., Any]:
+    names = [f"a{i}" for i in range(count)]
+    tensors = names[:-1] if number else names
+    last = names[-1]
+    calls: dict[Any, Call] = {}
+    helpers.tables.append(calls)
+    special = operation.constants.get(operation.arguments[count - 1].name, frozenset())
+
+    def remember(*args: Any) -> Any:
+        """Run a call the general way; keep it for the next time where it is simple enough."""
+        result = helpers.general(*args)
+        found = args[: len(tensors)]
+        if all(isinstance(a, torch.Tensor) and a.device.type == "tpu" for a in found):
+            call = operation.prepare(args, {})
+            simple = len(call.writes) == 1 if operation.mutates else call.single
+            if simple and call.reads is None:
+                calls[_signature(found, args[len(tensors) :])] = call
+        return result
+
+    guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
+    if not number and operation.arguments[count - 1].kind == Kind.TENSOR:
+        guards.append(f"{last}.__class__ in numbers")
+    parts = [f"b{n}.layout, {n}.shape, {n}.stride(), {n}.storage_offset(), {n}.dtype" for n in tensors]
+    arrays = [f"b{n}.array if b{n}.array is not None else b{n}.value()" for n in tensors]
+    buffers = [f"b{n} = {n}.untyped_storage()._tpu_buffer" for n in tensors]
+    if number:
+        parts.append(f"{last}.__class__")
+        arrays.append(f"number({last}, call.number_types[0])")
+    if operation.mutates:
+        same = " or ".join(["ba0.shared", *(f"b{n} is ba0" for n in tensors[1:])])
+        buffers.append(f"if {same}: return general({', '.join(names)})")
+    source = _KERNEL.format(
+        parameters=", ".join(names),
+        guard="".join(f" or {g}" for g in guards),
+        buffers="\n        ".join(buffers),
+        signature=", ".join(parts) + ",",
+        launch="ba0.array" if operation.mutates else "buffer = Buffer(call.layout); buffer.array",
+        arrays=", ".join(arrays),
+        result="return a0" if operation.mutates else _NEW,
+    )
+    scope: dict[str, Any] = {
+        "Buffer": Buffer,
+        "annotate": blame.annotate,
+        "calls": calls,
+        "from_capsule": torch._C._from_dlpack,
+        "general": helpers.general,
+        "modes": modes,
+        "name": operation.name,
+        "number": helpers.number,
+        "numbers": _NUMBERS,
+        "otherwise": otherwise,
+        "remember": remember,
+        "slow": _in_current_mode,
+        "special": special,
+        "strict": modes.STRICT,
+    }
+    exec(compile(source, f"<kernel of {operation.name}>", "exec"), scope)
+    made: Callable[..., Any] = scope["kernel"]
+    return made
+
+
+def _in_current_mode(call: Call) -> Callable[[Sequence[Any]], list[Any]]:
+    def launch(arrays: Sequence[Any]) -> list[Any]:
+        result: list[Any] = modes.current.launch(call, arrays)
+        return result
+
+    return launch
+
+
+def _signature(tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:
+    key: list[Any] = []
+    for t in tensors:
+        layout = buffer_of(t.untyped_storage()).layout
+        key += (layout, t.shape, t.stride(), t.storage_offset(), t.dtype)
+    return (*key, *(n.__class__ for n in numbers))

@@ -1,0 +1,298 @@
+"""Gathers and scatters: reading and writing elements named by index tensors.
+
+Out-of-range indices: `bounds` checks run in debug mode and raise; elsewhere a read gives the
+nearest element and a write is dropped, as XLA defines it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import lax
+
+from torchtpu.lowerings.registry import Array, convert, lowering
+
+Indices = tuple[Array | None, ...]
+
+
+def _at_least_1d(*arrays: Array) -> tuple[Array, ...]:
+    return tuple(a.reshape(1) if a.ndim == 0 else a for a in arrays)
+
+
+def _along(dim: int, rank: int, index: Array) -> tuple[slice | Array, ...]:
+    """The subscript that applies `index` to one dim and keeps the others."""
+    return (slice(None),) * (dim % max(rank, 1)) + (index,)
+
+
+def _positions(index: Array, dim: int) -> tuple[Array, ...]:
+    """Full coordinates of gather and scatter: the index along `dim`, its own place elsewhere."""
+    dim = dim % index.ndim
+    places = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(index.ndim)]
+    return (*places[:dim], index, *places[dim + 1:])
+
+
+# --- index and index_put
+
+
+def _subscript(indices: Indices) -> tuple[slice | Array, ...]:
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@lowering("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+def index_tensor(self: Array, indices: Indices) -> Array:
+    """self[indices]; None keeps a dim."""
+    return self.at[_subscript(indices)].get(mode="clip")
+
+
+def _put(self: Array, indices: Indices, values: Array, accumulate: bool) -> Array:
+    target = self.at[_subscript(indices)]
+    values = convert(values, self.dtype)
+    return target.add(values, mode="drop") if accumulate else target.set(values, mode="drop")
+
+
+@lowering("aten::index_put", "aten::_unsafe_index_put")
+def index_put(self: Array, indices: Indices, values: Array, accumulate: bool = False) -> Array:
+    """self with values at indices; with accumulate, added there."""
+    return _put(self, indices, values, accumulate)
+
+
+@lowering("aten::_index_put_impl")
+def index_put_impl(
+    self: Array, indices: Indices, values: Array, accumulate: bool = False, unsafe: bool = False
+) -> Array:
+    """index_put as torch's backward calls it."""
+    return _put(self, indices, values, accumulate)
+
+
+# --- one index tensor along one dim
+
+
+@lowering("aten::index_select")
+def index_select(self: Array, dim: int, index: Array) -> Array:
+    """Slices of self along dim."""
+    if self.ndim == 0:
+        return self
+    return jnp.take(self, index.reshape(-1), axis=dim, mode="clip")
+
+
+@lowering("aten::embedding")
+def embedding(
+    weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Array:
+    """Rows of weight: [*] -> [*, D]."""
+    return jnp.take(weight, indices, axis=0, mode="clip")
+
+
+@lowering("aten::embedding_dense_backward", compute="output", keep={"indices"})
+def embedding_dense_backward(
+    grad_output: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Array:
+    """Sums the gradients of each row; the padding row gets none."""
+    indices = indices.reshape(-1)
+    rows = grad_output.reshape(indices.size, -1)
+    if padding_idx >= 0:
+        rows = jnp.where((indices == padding_idx)[:, None], 0, rows)
+    if scale_grad_by_freq:
+        counts = jnp.zeros(num_weights, rows.dtype).at[indices].add(1)
+        rows = rows / counts[indices][:, None]
+    return jnp.zeros((num_weights, rows.shape[1]), rows.dtype).at[indices].add(rows, mode="drop")
+
+
+@lowering("aten::index_add", compute="output", keep={"index"})
+def index_add(
+    self: Array, dim: int, index: Array, source: Array, alpha: Array | float = 1
+) -> Array:
+    """self with alpha * source added to slices along dim."""
+    source = source if isinstance(alpha, int | float) and alpha == 1 else source * alpha
+    base, index = _at_least_1d(self, index)
+    source = convert(source.reshape(base.shape) if base.ndim > source.ndim else source, base.dtype)
+    where = base.at[_along(dim, base.ndim, index)]
+    return where.add(source, mode="drop").reshape(self.shape)
+
+
+@lowering("aten::index_copy")
+def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
+    """self with slices along dim replaced by source."""
+    base, index = _at_least_1d(self, index)
+    source = source.reshape(base.shape) if base.ndim > source.ndim else source
+    return base.at[_along(dim, base.ndim, index)].set(source, mode="drop").reshape(self.shape)
+
+
+@lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", compute="output",
+          opmath=False, keep={"index"})
+def index_fill(self: Array, dim: int, index: Array, value: Array) -> Array:
+    """self with slices along dim set to value."""
+    base, index = _at_least_1d(self, index)
+    value = convert(jnp.asarray(value), self.dtype)
+    return base.at[_along(dim, base.ndim, index)].set(value, mode="drop").reshape(self.shape)
+
+
+@lowering("aten::index_reduce", compute="output", keep={"index"})
+def index_reduce(
+    self: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
+) -> Array:
+    """self with slices along dim combined with source by prod, mean, amax or amin."""
+    base, index = _at_least_1d(self, index)
+    source = source.reshape(base.shape) if base.ndim > source.ndim else source
+    where = _along(dim, base.ndim, index)
+    return _reduced(base, where, source, reduce, include_self).reshape(self.shape)
+
+
+# --- gather, scatter and their reductions
+
+
+@lowering("aten::gather")
+def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
+    """self[.., index, ..] along dim; other coordinates are the index tensor's own."""
+    if self.ndim == 0 or index.ndim == 0:
+        base, where = _at_least_1d(self, index)
+        return base.at[where].get(mode="clip").reshape(index.shape)
+    if index.size == 0:
+        return jnp.zeros(index.shape, self.dtype)
+    dim = dim % self.ndim
+    cut = tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))
+    return jnp.take_along_axis(self[cut], index, axis=dim, mode="clip")
+
+
+def _scatter(
+    self: Array, dim: int, index: Array, src: Array, write: Callable[[Array, Array], Array]
+) -> Array:
+    """Write src (an array that covers the index, or one value) at the index's coordinates."""
+    if index.size == 0:
+        return self
+    base, index = _at_least_1d(self, index)
+    src = convert(jnp.asarray(src), self.dtype)
+    if src.ndim or src.size > 1:
+        src = src[tuple(slice(n) for n in index.shape)]
+    return write(base.at[_positions(index, dim)], src).reshape(self.shape)
+
+
+@lowering("aten::scatter.src")
+def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
+    """self with src at the index's coordinates."""
+    (src,) = _at_least_1d(src)
+    return _scatter(self, dim, index, src, lambda at, v: at.set(v, mode="drop"))
+
+
+@lowering("aten::scatter.value")
+def scatter_value(self: Array, dim: int, index: Array, value: Array) -> Array:
+    """self with one value at the index's coordinates."""
+    return _scatter(self, dim, index, value, lambda at, v: at.set(v, mode="drop"))
+
+
+@lowering("aten::scatter_add", compute="output", keep={"index"})
+def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
+    """self with src added at the index's coordinates."""
+    (src,) = _at_least_1d(src)
+    return _scatter(self, dim, index, src, lambda at, v: at.add(v, mode="drop"))
+
+
+def _combine(reduce: str) -> Callable[[Array, Array], Array]:
+    if reduce == "multiply":
+        return lambda at, v: at.multiply(v, mode="drop")
+    return lambda at, v: at.add(v, mode="drop")
+
+
+@lowering("aten::scatter.reduce", compute="output", keep={"index"})
+def scatter_src_reduce(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
+    """self with src added or multiplied at the index's coordinates."""
+    (src,) = _at_least_1d(src)
+    return _scatter(self, dim, index, src, _combine(reduce))
+
+
+@lowering("aten::scatter.value_reduce", compute="output", keep={"index"})
+def scatter_value_reduce(self: Array, dim: int, index: Array, value: Array, reduce: str) -> Array:
+    """self with one value added or multiplied at the index's coordinates."""
+    return _scatter(self, dim, index, value, _combine(reduce))
+
+
+@lowering("aten::scatter_reduce.two", compute="output", keep={"index"})
+def scatter_reduce(
+    self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
+) -> Array:
+    """self combined with src at the index's coordinates by sum, prod, mean, amax or amin."""
+    if index.size == 0:
+        return self
+    base, index, src = _at_least_1d(self, index, src)
+    src = src[tuple(slice(n) for n in index.shape)]
+    return _reduced(base, _positions(index, dim), src, reduce, include_self).reshape(self.shape)
+
+
+def _reduced(
+    base: Array, where: tuple[slice | Array, ...], source: Array, reduce: str, include_self: bool
+) -> Array:
+    source = convert(source, base.dtype)
+    if not include_self:
+        start = _identity(reduce, base.dtype)
+        base = base.at[where].set(start, mode="drop")
+    target = base.at[where]
+    if reduce == "prod":
+        return target.multiply(source, mode="drop")
+    if reduce == "amax":
+        return target.max(source, mode="drop")
+    if reduce == "amin":
+        return target.min(source, mode="drop")
+    total = target.add(source, mode="drop")
+    if reduce == "sum":
+        return total
+    counts = jnp.full(base.shape, int(include_self), base.dtype)
+    counts = counts.at[where].add(jnp.ones((), base.dtype), mode="drop")
+    counts = jnp.maximum(counts, 1)
+    return total / counts if jnp.issubdtype(base.dtype, jnp.inexact) else total // counts
+
+
+def _identity(reduce: str, dtype: jnp.dtype) -> Array:
+    if reduce in ("sum", "mean"):
+        return jnp.zeros((), dtype)
+    if reduce == "prod":
+        return jnp.ones((), dtype)
+    if dtype == bool:
+        return jnp.array(reduce == "amin")
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.array(-jnp.inf if reduce == "amax" else jnp.inf, dtype)
+    info = jnp.iinfo(dtype)
+    return jnp.array(info.min if reduce == "amax" else info.max, dtype)
+
+
+# --- masks
+
+
+@lowering("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", compute="output", opmath=False,
+          keep={"mask"})
+def masked_fill(self: Array, mask: Array, value: Array) -> Array:
+    """value where mask, else self."""
+    return jnp.where(mask, convert(jnp.asarray(value), self.dtype), self)
+
+
+@lowering("aten::masked_scatter")
+def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
+    """The elements of source in order where mask, else self."""
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape).astype(bool)
+    if source.size == 0:
+        return self
+    place = jnp.cumsum(mask.reshape(-1)) - 1
+    found = jnp.take(source.reshape(-1), place, mode="clip").reshape(shape)
+    return jnp.where(mask, found, self)
+
+
+# --- flat positions
+
+
+@lowering("aten::take")
+def take(self: Array, index: Array) -> Array:
+    """Elements at flat positions."""
+    return self.reshape(-1).at[index].get(mode="clip")
+
+
+@lowering("aten::put")
+def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
+    """self with source at flat positions; with accumulate, added there."""
+    if index.size == 0:
+        return self
+    target = self.reshape(-1).at[index.reshape(-1)]
+    values = source.reshape(-1)
+    done = target.add(values, mode="drop") if accumulate else target.set(values, mode="drop")
+    return done.reshape(self.shape)

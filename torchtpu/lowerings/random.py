@@ -1,0 +1,311 @@
+"""Random numbers: pure functions of a uint32[4] key, by the Philox counter generator.
+
+The algorithm is named, not left to the backend, so a key gives the same bits on every target.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torchtpu.lowerings.elementary import real_dtype
+from torchtpu.lowerings.registry import Array, lowering
+
+_LIKE = frozenset({"self"})
+
+
+def bits(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Random bits as uint32 or uint64."""
+    algorithm = lax.RandomAlgorithm.RNG_PHILOX
+    return lax.rng_bit_generator(key, shape, dtype=dtype, algorithm=algorithm)[1]
+
+
+def split(key: Array, count: int) -> list[Array]:
+    """Independent keys from one."""
+    return list(bits(key, (count, 4), np.uint32))
+
+
+def unit(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Uniform numbers in [0, 1), multiples of 2^-24 (float64: 2^-53)."""
+    if np.dtype(dtype) == np.float64:
+        return (bits(key, shape, np.uint64) >> 11).astype(np.float64) * 2.0**-53
+    return (bits(key, shape, np.uint32) >> 8).astype(np.float32) * np.float32(2.0**-24)
+
+
+def open_unit(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Uniform numbers in (0, 1): never an end, so that their logarithms are finite."""
+    if np.dtype(dtype) == np.float64:
+        return ((bits(key, shape, np.uint64) >> 12).astype(np.float64) + 0.5) * 2.0**-52
+    return ((bits(key, shape, np.uint32) >> 9).astype(np.float32) + 0.5) * np.float32(2.0**-23)
+
+
+def gaussian(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Standard normal numbers by the inverse of the distribution function."""
+    sign_and_size = 2 * open_unit(key, shape, dtype) - 1
+    return np.sqrt(2).astype(dtype) * lax.erf_inv(sign_and_size)
+
+
+def working(dtype: Any) -> np.dtype[Any]:
+    """float64 for float64 and complex128, else float32."""
+    return np.dtype(np.float64 if real_dtype(dtype) == np.float64 else np.float32)
+
+
+@lowering("aten::uniform", key=True, shape_only=_LIKE)
+def uniform(key: Array, self: Array, from_: Array = 0.0, to: Array = 1.0) -> Array:
+    """Uniform in [from, to); a value that rounds up to `to` is drawn down to from."""
+    dtype = working(self.dtype)
+    low, high = jnp.asarray(from_, dtype), jnp.asarray(to, dtype)
+    if self.dtype.kind == "c":
+        parts = [unit(k, self.shape, dtype) for k in split(key, 2)]
+        return lax.complex(*(p * (high - low) + low for p in parts))
+    drawn = (unit(key, self.shape, dtype) * (high - low) + low).astype(self.dtype)
+    return jnp.where(drawn < high.astype(self.dtype), drawn, low.astype(self.dtype))
+
+
+@lowering("aten::normal_functional", key=True, shape_only=_LIKE)
+def normal(key: Array, self: Array, mean: Array = 0.0, std: Array = 1.0) -> Array:
+    """Normal; a complex number has variance std^2, half of it in each part."""
+    dtype = working(self.dtype)
+    if self.dtype.kind == "c":
+        parts = [gaussian(k, self.shape, dtype) * np.sqrt(0.5) for k in split(key, 2)]
+        return lax.complex(*parts) * jnp.asarray(std) + jnp.asarray(mean)
+    drawn = gaussian(key, self.shape, dtype)
+    return drawn * jnp.asarray(std, dtype) + jnp.asarray(mean, dtype)
+
+
+@lowering("aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", key=True)
+def normal_around(key: Array, mean: Array, std: Array = 1.0) -> Array:
+    """Normal with a mean and a deviation for each element."""
+    mean, std = jnp.asarray(mean), jnp.asarray(std)
+    dtype = working(jnp.result_type(mean, std))
+    shape = jnp.broadcast_shapes(mean.shape, std.shape)
+    return gaussian(key, shape, dtype) * std.astype(dtype) + mean.astype(dtype)
+
+
+@lowering("aten::log_normal", key=True, shape_only=_LIKE)
+def log_normal(key: Array, self: Array, mean: Array = 1.0, std: Array = 2.0) -> Array:
+    """exp of a normal number."""
+    return jnp.exp(normal(key, self, mean, std))
+
+
+@lowering("aten::exponential", key=True, shape_only=_LIKE)
+def exponential(key: Array, self: Array, lambd: Array = 1.0) -> Array:
+    """-log(u) / lambd, above 0."""
+    dtype = working(self.dtype)
+    return -jnp.log(open_unit(key, self.shape, dtype)) / jnp.asarray(lambd, dtype)
+
+
+@lowering("aten::cauchy", key=True, shape_only=_LIKE)
+def cauchy(key: Array, self: Array, median: Array = 0.0, sigma: Array = 1.0) -> Array:
+    """median + sigma tan(pi (u - 1/2))."""
+    dtype = working(self.dtype)
+    angle = np.pi * (open_unit(key, self.shape, dtype) - 0.5)
+    return jnp.asarray(median, dtype) + jnp.asarray(sigma, dtype) * jnp.tan(angle)
+
+
+@lowering("aten::geometric", key=True, shape_only=_LIKE)
+def geometric(key: Array, self: Array, p: Array) -> Array:
+    """Number of trials up to the first success: ceil(log(u) / log(1 - p))."""
+    dtype = working(self.dtype)
+    drawn = jnp.log(open_unit(key, self.shape, dtype)) / jnp.log1p(-jnp.asarray(p, dtype))
+    return jnp.maximum(jnp.ceil(drawn), 1)
+
+
+@lowering("aten::bernoulli.p", key=True, shape_only=_LIKE)
+def bernoulli_p(key: Array, self: Array, p: Array) -> Array:
+    """1 with probability p, else 0."""
+    return unit(key, self.shape, np.float32) < p
+
+
+@lowering("aten::bernoulli", key=True)
+def bernoulli(key: Array, self: Array) -> Array:
+    """1 with the probability that the element is, else 0."""
+    return unit(key, self.shape, working(self.dtype)) < self
+
+
+@lowering("aten::bernoulli.Tensor", key=True, shape_only=_LIKE)
+def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
+    """1 with the probability in p, else 0."""
+    return unit(key, self.shape, working(p.dtype)) < p
+
+
+def _integers(key: Array, shape: tuple[int, ...], low: Array, size: Array) -> Array:
+    """low + (64 random bits modulo size); a size of 0 means 2^64."""
+    drawn = bits(key, shape, np.uint64)
+    drawn = jnp.where(size == 0, drawn, drawn % jnp.maximum(size, 1))
+    return lax.bitcast_convert_type(drawn, jnp.int64) + low
+
+
+@lowering("aten::random.from", key=True, shape_only=_LIKE, numbers={"from", "to"})
+def random_from(key: Array, self: Array, from_: Array, to: Array | None) -> Array:
+    """Integers from `from` up to, not including, `to`; up to the dtype's largest without `to`."""
+    low = jnp.asarray(from_, jnp.int64)
+    high = jnp.asarray(_largest(self.dtype) + 1 if to is None else to, jnp.int64)
+    return _integers(key, self.shape, low, (high - low).astype(jnp.uint64))
+
+
+@lowering("aten::random.to", key=True, shape_only=_LIKE, numbers={"to"})
+def random_to(key: Array, self: Array, to: Array) -> Array:
+    """Integers from 0 up to, not including, `to`."""
+    return random_from(key, self, jnp.zeros((), jnp.int64), to)
+
+
+@lowering("aten::random", key=True, shape_only=_LIKE)
+def random(key: Array, self: Array) -> Array:
+    """Integers from 0 to the largest that the dtype holds exactly."""
+    if self.dtype == bool:
+        return (bits(key, self.shape, np.uint32) & 1).astype(bool)
+    size = jnp.asarray(_largest(self.dtype) + 1, jnp.uint64)
+    return _integers(key, self.shape, jnp.zeros((), jnp.int64), size)
+
+
+def _largest(dtype: Any) -> int:
+    """The largest integer up to which a dtype holds all of them."""
+    if np.dtype(dtype).kind in "iu":
+        return int(min(jnp.iinfo(dtype).max, 2**63 - 2))
+    return 2 ** (int(jnp.finfo(dtype).nmant) + 1)
+
+
+@lowering("aten::randperm", "aten::randperm.generator", key=True)
+def randperm(key: Array, n: int, dtype: Any = None) -> Array:
+    """The numbers below n in random order: sorted by 64 random bits each."""
+    return lax.sort((bits(key, (n,), np.uint64), lax.iota(jnp.int32, n)), num_keys=1)[1]
+
+
+@lowering("aten::native_dropout", key=True)
+def native_dropout(key: Array, input: Array, p: Array, train: bool | None) -> tuple[Array, Array]:
+    """Zero each element with probability p and divide the rest by 1 - p; and which were kept."""
+    if train is False:
+        return input, jnp.ones(input.shape, bool)
+    kept = unit(key, input.shape, np.float32) >= p
+    dtype = working(input.dtype)
+    p = jnp.asarray(p, dtype)
+    scale = jnp.where(p == 1, 0, 1 / (1 - p))
+    return jnp.where(kept, input.astype(jnp.result_type(input, dtype)) * scale, 0), kept
+
+
+@lowering("aten::native_dropout_backward", keep={"mask"}, compute="output")
+def native_dropout_backward(grad_output: Array, mask: Array, scale: Array) -> Array:
+    """grad * scale where the element was kept."""
+    return jnp.where(mask, grad_output * scale, 0)
+
+
+@lowering("aten::multinomial", key=True)
+def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
+    """Indices drawn with these weights: Gumbel's top-k without, the inverse sums with replacement."""
+    weights = self.astype(working(self.dtype))
+    if not replacement:
+        noise = -jnp.log(-jnp.log(open_unit(key, weights.shape, weights.dtype)))
+        return lax.top_k(jnp.log(weights) + noise, num_samples)[1]
+    sums = jnp.cumsum(weights, -1)
+    drawn = unit(key, (*weights.shape[:-1], num_samples), weights.dtype) * sums[..., -1:]
+    index = jnp.sum(sums[..., None, :] <= drawn[..., None], -1, dtype=jnp.int32)
+    last = jnp.max(jnp.where(weights > 0, jnp.arange(weights.shape[-1]), 0), -1, keepdims=True)
+    return jnp.minimum(index, last)
+
+
+@lowering("aten::rrelu_with_noise_functional", key=True)
+def rrelu_with_noise(
+    key: Array, self: Array, noise: Array, lower: Array = 0.125, upper: Array = 1 / 3,
+    training: bool = False,
+) -> tuple[Array, Array]:
+    """leaky_relu with a random slope per element in training, with the mean slope else."""
+    dtype = working(self.dtype)
+    x = self.astype(dtype)
+    if not training:
+        return jnp.where(x > 0, x, x * (jnp.asarray(lower) + jnp.asarray(upper)).astype(dtype) / 2), noise
+    low, high = jnp.asarray(lower, dtype), jnp.asarray(upper, dtype)
+    slope = unit(key, x.shape, dtype) * (high - low) + low
+    slope = jnp.where(x > 0, 1, slope)
+    return x * slope, slope
+
+
+@lowering("aten::rrelu_with_noise", key=True, writes={"noise": 1})
+def rrelu_with_noise_writing(
+    key: Array, self: Array, noise: Array, lower: Array = 0.125, upper: Array = 1 / 3,
+    training: bool = False,
+) -> tuple[Array, Array]:
+    """rrelu_with_noise that keeps the slopes in `noise`."""
+    return rrelu_with_noise(key, self, noise, lower, upper, training)
+
+
+@lowering("aten::poisson", key=True)
+def poisson(key: Array, self: Array) -> Array:
+    """Poisson counts with these means."""
+    return _poisson(key, self.astype(working(self.dtype)))
+
+
+def _poisson(key: Array, mean: Array) -> Array:
+    """Multiply uniform numbers up to a mean of 10, transformed rejection (Hoermann 1993) above."""
+    return jnp.where(mean < 10, _poisson_small(key, mean), _poisson_large(key, mean))
+
+
+def _poisson_small(key: Array, mean: Array) -> Array:
+    limit = jnp.exp(-jnp.minimum(mean, 10))
+
+    def step(state: Any) -> Any:
+        key, product, count = state
+        key, draw = split(key, 2)
+        product = product * open_unit(draw, mean.shape, mean.dtype)
+        return key, product, jnp.where(product > limit, count + 1, count)
+
+    start = (key, jnp.ones_like(mean), jnp.zeros_like(mean))
+    return lax.while_loop(lambda s: jnp.any(s[1] > limit), step, start)[2]
+
+
+def _poisson_large(key: Array, mean: Array) -> Array:
+    mean = jnp.maximum(mean, 10)
+    b = 0.931 + 2.53 * jnp.sqrt(mean)
+    a = -0.059 + 0.02483 * b
+    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
+    v_r = 0.9277 - 3.6224 / (b - 2)
+
+    def step(state: Any) -> Any:
+        key, count, done = state
+        key, first, second = split(key, 3)
+        u = open_unit(first, mean.shape, mean.dtype) - 0.5
+        v = open_unit(second, mean.shape, mean.dtype)
+        us = 0.5 - jnp.abs(u)
+        k = jnp.floor((2 * a / us + b) * u + mean + 0.43)
+        quick = (us >= 0.07) & (v <= v_r)
+        reject = (k < 0) | ((us < 0.013) & (v > us))
+        s = jnp.log(v * inverse_alpha / (a / (us * us) + b))
+        exact = s <= -mean + k * jnp.log(mean) - lax.lgamma(jnp.maximum(k, 0) + 1)
+        accept = quick | (~reject & exact)
+        return key, jnp.where(done | ~accept, count, k), done | accept
+
+    start = (key, jnp.zeros_like(mean), ~jnp.isfinite(mean))
+    return lax.while_loop(lambda s: ~jnp.all(s[2]), step, start)[1]
+
+
+@lowering("aten::binomial", key=True)
+def binomial(key: Array, count: Array, prob: Array) -> Array:
+    """Successes in `count` trials of probability `prob`."""
+    dtype = working(count.dtype)
+    typed = jax.random.wrap_key_data(split(key, 1)[0][:2], impl="threefry2x32")
+    count, prob = jnp.broadcast_arrays(count.astype(dtype), prob.astype(dtype))
+    return jax.random.binomial(typed, count, prob, shape=count.shape, dtype=dtype)
+
+
+@lowering("aten::_standard_gamma", key=True)
+def standard_gamma(key: Array, self: Array) -> Array:
+    """Gamma numbers of scale 1 with these shapes."""
+    typed = jax.random.wrap_key_data(split(key, 1)[0][:2], impl="threefry2x32")
+    return jax.random.gamma(typed, self.astype(working(self.dtype)))
+
+
+@lowering("aten::_sample_dirichlet", key=True)
+def sample_dirichlet(key: Array, self: Array) -> Array:
+    """Dirichlet vectors along the last dim."""
+    drawn = standard_gamma(key, self)
+    return drawn / jnp.sum(drawn, -1, keepdims=True)
+
+
+@lowering("aten::_standard_gamma_grad", compute="output")
+def standard_gamma_grad(self: Array, output: Array) -> Array:
+    """Derivative of a gamma number with respect to its shape."""
+    return lax.random_gamma_grad(self, output)
