@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model import chip_report
+from torchtpu.perf_model.chip import IncompleteChip, UnknownChip
+from torchtpu.perf_model.facts import FactError
+from torchtpu.perf_model.program import ProgramError
 
 EXIT_OK, EXIT_ERROR = 0, 2
 
@@ -110,6 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
-    except (CommandError, ValueError) as error:
+    except (CommandError, UnknownChip, IncompleteChip, FactError, ProgramError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_ERROR

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.constants import constants
 from torchtpu.perf_model.fusion import fuse
-from torchtpu.perf_model.kernel_cost import CostSum, KernelCost, kernel_cost, program_cost
+from torchtpu.perf_model.kernel_cost import CostSum, KernelCost, kernel_cost
 from torchtpu.perf_model.memory import (
     MemoryEstimate,
     fused_memory,
@@ -72,21 +72,40 @@ class StepEstimate:
     dearest: tuple[DearOp, ...]
 
 
-_TIMES: WeakKeyDictionary[Graph, dict[str, KernelCost]] = WeakKeyDictionary()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramCost:
+    """A program by itself: the sum of its kernels (without its launch), each with its origin."""
+
+    total: KernelCost
+    kernels: tuple[tuple[Provenance | None, str, KernelCost], ...]
+    temporary_bytes: int
 
 
-def cached_program_cost(graph: Graph, chip: Chip) -> KernelCost:
-    """The cost of a program by itself (without its launch), computed once per graph and chip."""
-    by_chip = _TIMES.setdefault(graph, {})
+_PROGRAMS: WeakKeyDictionary[Graph, dict[str, ProgramCost]] = WeakKeyDictionary()
+
+
+def program(graph: Graph, chip: Chip) -> ProgramCost:
+    """The cost of a program, computed once per graph and chip. Raises IncompleteChip."""
+    by_chip = _PROGRAMS.setdefault(graph, {})
     if chip.name not in by_chip:
-        chip.require_complete()
-        by_chip[chip.name] = program_cost(graph, chip)
+        by_chip[chip.name] = _program(graph, chip.require_complete())
     return by_chip[chip.name]
+
+
+def _program(graph: Graph, chip: Chip) -> ProgramCost:
+    schedule, total, kernels = fuse(graph), CostSum(), []
+    for kernel in schedule.kernels:
+        cost, hero = kernel_cost(schedule, kernel, chip), graph.ops[kernel.hero]
+        total.add(cost)
+        kernels.append((hero.provenance, hero.opcode, cost))
+    return ProgramCost(
+        total=total.result(), kernels=tuple(kernels), temporary_bytes=temporary_bytes(schedule)
+    )
 
 
 def program_time_s(graph: Graph, chip: Chip) -> float:
     """Seconds that one program keeps a device busy, without the gap before it. Cached per graph."""
-    return cached_program_cost(graph, chip).time_s
+    return program(graph, chip).total.time_s
 
 
 class _Dear:
@@ -171,12 +190,11 @@ def _strict(trace: StepTrace, chip: Chip) -> StepEstimate:
     known, total, dear = constants(), CostSum(), _Dear()
     temporaries: dict[Graph, int] = {}
     for call in trace.calls:
-        cost = cached_program_cost(call.graph, chip)
-        total.add(cost)
-        if call.graph not in temporaries:
-            temporaries[call.graph] = temporary_bytes(fuse(call.graph))
-        heroes = [op.opcode for op in call.graph.ops[-1:]]
-        dear.add(call.provenance, heroes[0] if heroes else "copy", cost)
+        made = program(call.graph, chip)
+        total.add(made.total)
+        temporaries[call.graph] = made.temporary_bytes
+        for where, opcode, cost in made.kernels:
+            dear.add(where or call.provenance, opcode, cost)
     programs = len(trace.calls)
     launch_s = known.launch_s * programs
     waiting_s = max(0.0, known.host_dispatch_s * programs - (total.time_s + launch_s))

@@ -29,7 +29,7 @@ _serials = count()
 class AbstractArray:
     """An array of which only shape and dtype exist; every one has a serial number of its own."""
 
-    __slots__ = ("dtype", "serial", "shape")
+    __slots__ = ("__weakref__", "dtype", "serial", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape = shape

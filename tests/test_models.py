@@ -28,8 +28,11 @@ class Run:
 def run(case: Case, device: str, steps: int = 3) -> Run:
     """Train from a fixed start; model and batch are drawn on the host."""
     torch.manual_seed(0)
-    model = case.build().to(device)
-    inputs, targets = (part.to(device) for part in case.batch())
+    model = case.build().to(case.training_dtype).to(device)
+    inputs, targets = case.batch()
+    if inputs.is_floating_point():
+        inputs = inputs.to(case.training_dtype)
+    inputs, targets = inputs.to(device), targets.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
     losses: list[Tensor] = []
     gradients: dict[str, Tensor] = {}

@@ -20,6 +20,7 @@ def __getattr__(name: str) -> object:
     """Import the module that owns a public name the first time somebody asks for it (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"[torchtpu] no attribute {name!r}, expected one of {__all__}")
+    import_module("torch")  # its autoload must find this package complete
     value: object = getattr(import_module(_LAZY[name]), name)
     setattr(sys.modules[__name__], name, value)
     return value

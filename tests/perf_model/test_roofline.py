@@ -10,7 +10,7 @@ import pytest
 
 from tests.perf_model.jax_programs import adam, graph, matmul, spec
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model.program import Graph, Provenance
+from torchtpu.perf_model.program import Graph, GraphBuilder, Provenance
 from torchtpu.perf_model.roofline import (
     MODES,
     estimate_step,
@@ -148,6 +148,28 @@ def test_layers_are_added_up_under_one_row() -> None:
     top = estimate_step(step(), V6E, "strict").dearest[0]
     assert (top.op, top.module, top.source) == ("aten::mm", "model.layers.*.mlp", "train.py:10")
     assert (top.count, top.bound) == (LAYERS, "mxu")
+
+
+def test_ops_of_a_compiled_program_keep_their_own_origin() -> None:
+    builder = GraphBuilder()
+    x = builder.input((4096, 4096), "bf16")
+    for op in ("aten::mm", "aten::linear"):
+        x = builder.op(
+            "dot_general",
+            (x, x),
+            (4096, 4096),
+            "bf16",
+            provenance=Provenance(op=op, module="m", source="t.py:1"),
+            lhs_contract=(1,),
+            rhs_contract=(0,),
+        )
+    call = Call(graph=builder.build((x,)), inputs=(0,), outputs=(1,))
+    trace = StepTrace(
+        calls=(call,), live_before={0: Buffer(size_bytes=2**25)}, live_after=frozenset({1})
+    )
+    for mode in MODES:
+        names = {op.op for op in estimate_step(trace, V6E, mode).dearest}
+        assert names == {"aten::mm", "aten::linear"}
 
 
 def test_memory_against_the_capacity() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,15 +10,22 @@ from pathlib import Path
 import jax
 import torch
 
-_OURS = tuple(
-    str(Path(p).resolve().parent)
-    for p in (torch.__file__, jax.__file__, str(Path(__file__).parent), sys.modules["contextlib"].__file__ or "")
+_PACKAGE = Path(__file__).parent.parent
+_LIBRARIES = tuple(
+    str(folder.resolve())
+    for folder in (
+        *(p for p in _PACKAGE.iterdir() if p.is_dir()),  # three of them are links in a checkout
+        _PACKAGE,
+        Path(torch.__file__).parent,
+        Path(jax.__file__).parent,
+        Path(contextlib.__file__).parent,
+    )
 )
 
 
 @cache
 def _is_library(filename: str) -> bool:
-    return filename.startswith("<") or str(Path(filename).resolve()).startswith(_OURS)
+    return filename.startswith("<") or str(Path(filename).resolve()).startswith(_LIBRARIES)
 
 
 def user_line() -> str:

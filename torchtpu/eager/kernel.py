@@ -202,6 +202,11 @@ def device_number(value: Any, dtype: Any) -> Any:
     return found
 
 
+def kept_numbers() -> list[Any]:
+    """Return the device arrays of recent numbers: alive, but no tensor's memory."""
+    return list(_numbers.values())
+
+
 def to_dtype(value: Any, dtype: Any) -> Any:
     """Return a host number as a numpy array; integers wrap as torch's do."""
     import numpy as np

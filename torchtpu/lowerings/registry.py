@@ -120,26 +120,38 @@ def lowering(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function into the table under the names of functional overloads ("aten::add.Tensor")."""
 
-    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def named(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            if name in _TABLE:
-                raise LoweringError(f"[{name}] is in the lowering table already, by {_TABLE[name].fn}")
-            _TABLE[name] = Lowering(
-                name=name,
-                fn=fn,
-                compute=compute,
-                opmath=opmath,
-                static=frozenset(static),
-                numbers=frozenset(numbers),
-                constants={n: frozenset(v) for n, v in (constants or {}).items()},
-                keep=frozenset(keep),
-                key=key,
-                shape_only=frozenset(shape_only),
-                writes=dict(writes or {}),
+            enter(
+                Lowering(
+                    name=name,
+                    fn=fn,
+                    compute=compute,
+                    opmath=opmath,
+                    static=frozenset(static),
+                    numbers=frozenset(numbers),
+                    constants={n: frozenset(v) for n, v in (constants or {}).items()},
+                    keep=frozenset(keep),
+                    key=key,
+                    shape_only=frozenset(shape_only),
+                    writes=dict(writes or {}),
+                )
             )
         return fn
 
-    return enter
+    return named
+
+
+def enter(row: Lowering) -> None:
+    """Enter a lowering into the table; LoweringError where its name is taken."""
+    if row.name in _TABLE:
+        raise LoweringError(f"[{row.name}] is in the lowering table already, by {_TABLE[row.name].fn}")
+    _TABLE[row.name] = row
+
+
+def entry(name: str) -> Lowering:
+    """Return a lowering that an imported family has entered."""
+    return _TABLE[name]
 
 
 def table() -> Mapping[str, Lowering]:

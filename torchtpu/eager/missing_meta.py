@@ -1,0 +1,41 @@
+"""Meta functions of ops for which torch has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _meta(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            _library.impl(name, fn, "Meta")
+        return fn
+
+    return enter
+
+
+@_meta("_thnn_fused_gru_cell")
+def gru_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    hx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The new hidden state and a workspace of five gates."""
+    return torch.empty_like(hx), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
+
+
+@_meta("_thnn_fused_gru_cell_backward")
+def gru_cell_backward(
+    grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of the gates, the hidden state and the biases."""
+    gates = grad_hy.new_empty((grad_hy.shape[0], 3 * grad_hy.shape[1]))
+    bias = gates.new_empty(gates.shape[1]) if has_bias else None
+    return gates, torch.empty_like(gates), torch.empty_like(grad_hy), bias, bias

@@ -1,0 +1,89 @@
+"""Run a script on a simulated chip with abstract buffers and estimate its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchtpu.perf_model import chip as chips
+from torchtpu.perf_model.report import Report
+from torchtpu.perf_model.roofline import estimate_steps
+
+
+class ScriptError(Exception):
+    """The script could not be estimated; the text names the script's line and the reason."""
+
+
+def estimate_script(
+    script: str, arguments: Sequence[str], *, chip: str, mode: str = "fused", max_steps: int = 4
+) -> Report:
+    """Run `script` with target sim and abstract buffers; return the estimate of its steps.
+
+    chip: a name of perf_model/chips. mode: "fused" (a step is one program) or "strict" (each op is).
+    The process must not have used the device yet. Raises UnknownChip and ScriptError.
+    """
+    facts = chips.load(chip).require_complete()
+    if not Path(script).is_file():
+        raise ScriptError(f"[estimate] no such script: {script}")
+    os.environ["TORCHTPU_TARGET"] = f"sim:{chip}"
+    os.environ["TORCHTPU_SIM_NUMERICS"] = "0"
+    from torchtpu import register
+
+    register()
+    from torchtpu import executor
+    from torchtpu.estimate.recorder import EnoughSteps, Recorder
+
+    target = executor.current().target
+    recorder = Recorder(target, max_steps)  # type: ignore[arg-type]  # TORCHTPU_TARGET is sim
+    notes = []
+    try:
+        _run(script, arguments)
+        recorder.finish()
+    except EnoughSteps:
+        notes.append(f"the script was stopped after {max_steps} steps (--steps N for more)")
+    except SystemExit as leave:
+        if leave.code not in (None, 0):
+            raise ScriptError(f"[estimate] {script} exited with {leave.code!r}") from leave
+        recorder.finish()
+    except Exception as error:
+        raise ScriptError(_what_failed(script, error)) from error
+    finally:
+        recorder.close()
+    if not recorder.steps:
+        raise ScriptError(
+            f"[estimate] {script} launched nothing on device tpu; expected a model on device='tpu' and "
+            "at least one step"
+        )
+    if recorder.read_at:
+        places = ", ".join(f"{line} ({n}x)" for line, n in recorder.read_at.most_common(3))
+        notes.append(f"values read on the host were zeros: {places}")
+    return Report(
+        script=" ".join([script, *arguments]),
+        steps=tuple(estimate_steps(recorder.steps, facts, mode)),
+        notes=tuple(notes),
+    )
+
+
+def _run(script: str, arguments: Sequence[str]) -> None:
+    """Run as `python script arguments` would; what it prints goes to stderr."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            runpy.run_path(script, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _what_failed(script: str, error: Exception) -> str:
+    here = str(Path(script).resolve())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if str(Path(f.filename).resolve()) == here]
+    line = f"{Path(script).name}:{frames[-1].lineno}" if frames else script
+    notes = "".join(f"\n  {n}" for n in getattr(error, "__notes__", ()))
+    return f"[estimate] the script raised at {line}: {type(error).__name__}: {error}{notes}"

@@ -1,0 +1,131 @@
+"""Special functions: error functions, gamma and Bessel families, entropies, zeta."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special
+
+from torchtpu.lowerings.pointwise import alike, binary, unary
+from torchtpu.lowerings.registry import Array, lowering
+
+
+def _digamma(x: Array) -> Array:
+    """lax.digamma with torch's poles: an infinity against the sign at 0, NaN at negative integers."""
+    pole = (x < 0) & (x == jnp.floor(x))
+    y = jnp.where(x == 0, jnp.copysign(jnp.full_like(x, jnp.inf), -x), lax.digamma(x))
+    return jnp.where(pole, jnp.nan, y)
+
+
+def _entropy(x: Array) -> Array:
+    """-x log(x); 0 at 0, -inf below."""
+    inside = -x * jnp.log(jnp.where(x > 0, x, 1))
+    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, inside, jnp.where(x == 0, 0, -jnp.inf)))
+
+
+def _erfcx(x: Array) -> Array:
+    """exp(x^2) erfc(x): directly below 2, by Laplace's continued fraction above."""
+    direct = jnp.exp(jnp.minimum(x, 2.5) ** 2) * lax.erfc(jnp.minimum(x, 2.5))
+    y = jnp.maximum(x, 2.0)
+    fraction = y
+    for k in range(60, 0, -1):
+        fraction = y + (k / 2) / fraction
+    return jnp.where(x < 2.5, direct, 1 / (jnp.sqrt(jnp.pi).astype(x.dtype) * fraction))
+
+
+for _name, _fn in {
+    "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv, "lgamma": lax.lgamma, "digamma": _digamma,
+    "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1, "special_i1e": special.i1e,
+    "special_modified_bessel_i0": special.i0, "special_modified_bessel_i1": special.i1,
+    "special_entr": _entropy, "special_erfcx": _erfcx, "special_ndtri": special.ndtri,
+    "special_log_ndtr": special.log_ndtr,
+}.items():
+    unary(f"aten::{_name}", _fn)
+
+
+@lowering("aten::special_spherical_bessel_j0", compute="output")
+def spherical_bessel_j0(x: Array) -> Array:
+    """sin(x) / x."""
+    return jnp.sinc(x / jnp.pi)
+
+
+def _product(a: Array, log: Array, b: Array) -> Array:
+    """a * log, 0 where a is 0 unless b is NaN."""
+    return jnp.where(jnp.isnan(b), jnp.nan, jnp.where(a == 0, 0, a * log))
+
+
+def _zeta(x: Array, q: Array) -> Array:
+    """Hurwitz zeta; inf at x = 1, NaN below."""
+    return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, lax.zeta(*jnp.broadcast_arrays(x, q))))
+
+
+binary(
+    "aten::xlogy", lambda a, b: _product(a, jnp.log(b), b), ("Tensor", "Scalar_Other", "Scalar_Self")
+)
+_SPECIAL = ("", "other_scalar", "self_scalar")
+binary("aten::special_xlog1py", lambda a, b: _product(a, jnp.log1p(b), b), _SPECIAL)
+binary("aten::special_zeta", _zeta, _SPECIAL)
+binary("aten::igamma", special.gammainc, ("",))
+binary("aten::igammac", special.gammaincc, ("",))
+
+
+@lowering("aten::polygamma", compute="output")
+def polygamma(n: int, self: Array) -> Array:
+    """The n-th derivative of digamma."""
+    if n == 0:
+        return _digamma(self)
+    return special.polygamma(n, self)
+
+
+def _polynomial(name: str, first: object, step: object) -> None:
+    """Enter an orthogonal polynomial by its three-term recurrence."""
+
+    def call(x: Array, n: Array) -> Array:
+        x, n = jnp.broadcast_arrays(*alike(x, n))
+        order = n.astype(jnp.int32)
+        one = jnp.ones_like(x)
+        second = first(x)  # type: ignore[operator]  # a function of arrays
+
+        def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            k, before, last, result = state
+            new = step(k, x, before, last)  # type: ignore[operator]  # a function of arrays
+            return k + 1, last, new, jnp.where(order == k + 1, new, result)
+
+        start = jnp.where(order == 0, one, second)
+        state = (jnp.ones((), jnp.int32), one, second, start)
+        result = lax.while_loop(lambda s: s[0] < jnp.max(order, initial=0), body, state)[3]
+        return jnp.where(order < 0, 0, result)
+
+    names = [f"aten::special_{name}{o}" for o in ("", ".n_scalar", ".x_scalar")]
+    lowering(*names, compute="output")(call)
+
+
+def _chebyshev(k: Array, x: Array, before: Array, last: Array) -> Array:
+    return 2 * x * last - before
+
+
+def _shifted(k: Array, x: Array, before: Array, last: Array) -> Array:
+    return 2 * (2 * x - 1) * last - before
+
+
+for _name, _first in {
+    "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1
+}.items():
+    _polynomial(f"chebyshev_polynomial_{_name}", _first, _chebyshev)
+    _polynomial(
+        f"shifted_chebyshev_polynomial_{_name}", lambda x, first=_first: first(2 * x - 1), _shifted
+    )
+_polynomial(
+    "hermite_polynomial_h", lambda x: 2 * x, lambda k, x, before, last: 2 * (x * last - k * before)
+)
+_polynomial("hermite_polynomial_he", lambda x: x, lambda k, x, before, last: x * last - k * before)
+_polynomial(
+    "laguerre_polynomial_l",
+    lambda x: 1 - x,
+    lambda k, x, before, last: ((2 * k + 1 - x) * last - k * before) / (k + 1),
+)
+_polynomial(
+    "legendre_polynomial_p",
+    lambda x: x,
+    lambda k, x, before, last: ((2 * k + 1) * x * last - k * before) / (k + 1),
+)
