@@ -45,18 +45,28 @@ class Folded:
         return f"steps {self.first}-{self.last}, same program"
 
 
+_SAME_MEMORY = 1e-3  # a script that keeps each step's loss grows by some bytes a step
+
+
 def fold(steps: Sequence[StepEstimate]) -> list[Folded]:
-    """Join consecutive steps whose estimates agree in everything but the name."""
+    """Join consecutive steps that run the same; the memory shown is that of the last one."""
     folded: list[Folded] = []
     for number, step in enumerate(steps, 1):
         last = folded[-1] if folded else None
-        if last is not None and (
-            last.estimate is step or replace(last.estimate, name="") == replace(step, name="")
-        ):
-            folded[-1] = Folded(first=last.first, last=number, estimate=last.estimate)
+        if last is not None and _runs_the_same(last.estimate, step):
+            folded[-1] = Folded(first=last.first, last=number, estimate=step)
         else:
             folded.append(Folded(first=number, last=number, estimate=step))
     return folded
+
+
+def _runs_the_same(one: StepEstimate, other: StepEstimate) -> bool:
+    if one is other:
+        return True
+    grown = abs(one.memory.peak_bytes - other.memory.peak_bytes)
+    return grown <= _SAME_MEMORY * one.memory.peak_bytes and replace(
+        one, name="", memory=other.memory
+    ) == replace(other, name="")
 
 
 def render_text(report: Report) -> str:

@@ -80,6 +80,11 @@ OPTIMIZERS = sorted(
 )
 
 
+# Muon orthogonalises in bfloat16. LBFGS amplifies rounding: scaling the data by 1 + 2e-7 moves
+# its result by 3e-4 on the CPU alone.
+LOOSE = {"LBFGS": 2e-3, "Muon": 2e-3}
+
+
 def variants(name: str) -> list[dict[str, bool]]:
     """Keyword arguments to test an optimizer with: both values of foreach where it has that."""
     has_foreach = "foreach" in inspect.signature(getattr(torch.optim, name)).parameters
@@ -116,8 +121,7 @@ def optimize(name: str, options: dict[str, bool], device: str) -> list[Tensor]:
 @pytest.mark.parametrize(("name", "options"), OPTIMIZER_CASES)
 def test_optimizer_equals_cpu(name: str, options: dict[str, bool]) -> None:
     ours, theirs = optimize(name, options, DEVICE), optimize(name, options, "cpu")
-    # Muon orthogonalises in bfloat16, whose rounding depends on the order of the sums.
-    tolerance = 2e-3 if name == "Muon" else TOLERANCE
+    tolerance = LOOSE.get(name, TOLERANCE)
     assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 

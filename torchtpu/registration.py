@@ -32,7 +32,7 @@ def register() -> None:
         raise TpuError(f"[torchtpu.register] {owner}")
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from torchtpu import device_methods, stand_in, storage_methods
+    from torchtpu import device_methods, module_methods, stand_in, storage_methods
     from torchtpu.eager import autocast, dispatch
 
     _setup_privateuseone_for_python_backend(
@@ -42,6 +42,7 @@ def register() -> None:
     autocast.register()
     storage_methods.install()
     device_methods.install()
+    module_methods.install()
     stand_in.install()
     setattr(torch, _OURS, True)
 

@@ -48,7 +48,7 @@ class Call:
     """A compiled signature: which buffers it reads and writes and how its results become tensors."""
 
     __slots__ = (
-        "_program", "_unshared", "capsule", "factories", "key", "layout", "name", "number_types", "reads", "returned", "run", "single",
+        "_unshared", "capsule", "factories", "key", "layout", "name", "number_types", "program", "reads", "returned", "run", "single",
         "writes",
     )
 
@@ -74,7 +74,7 @@ class Call:
         self.capsule = factories[0].capsule if factories else _nothing
         self.single = returned is None
         self.returned = returned or _nothing
-        self._program = program
+        self.program = program
         self._unshared: Call | None = None
         self.run = executor.current().executable(program).run
 
@@ -85,7 +85,7 @@ class Call:
             other = object.__new__(Call)
             for slot in Call.__slots__:
                 setattr(other, slot, getattr(self, slot))
-            plain = Program(self._program.inputs, self._program.nodes, self._program.outputs)
+            plain = Program(self.program.inputs, self.program.nodes, self.program.outputs)
             other.run = executor.current().executable(plain).run
             self._unshared = other
         return self._unshared
@@ -147,6 +147,9 @@ class Operation:
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """Check a call by torch's meta functions, build its program and compile it."""
         bound = {a.name: v for a, v in zip(self.arguments, args, strict=False)} | dict(kwargs)
+        if self.op is not self.functional:  # bernoulli_ has a default that bernoulli.p lacks
+            missing = (a for a in self.arguments if a.name not in bound and a.default is not None)
+            bound |= {a.name: a.default for a in list(missing)}
         return _Preparation(self, bound).call()
 
 

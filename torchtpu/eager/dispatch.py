@@ -59,9 +59,9 @@ def install() -> None:
 
 
 def _hand_written() -> dict[str, Callable[..., Any]]:
-    from torchtpu.eager import attention, copy_ops, dynamic, missing_meta, view_ops
+    from torchtpu.eager import attention, conjugate, copy_ops, dynamic, missing_meta, view_ops
 
-    del attention, copy_ops, dynamic, missing_meta
+    del attention, conjugate, copy_ops, dynamic, missing_meta
     return {name: _annotated(name, fn) for name, fn in view_ops.KERNELS.items()}
 
 
@@ -91,11 +91,18 @@ def operations() -> Iterator[Any]:
         unknown = set(lowering.parameters[lowering.key :]) - known - lowering.optional
         if unknown:
             raise LoweringError(f"[{name}] the schema has no argument {sorted(unknown)}: {functional._schema}")
+        if _only_composite(name):
+            raise LoweringError(f"[{name}] torch composes this op; a kernel would cut its gradient off")
         yield Operation(op=functional, functional=functional, lowering=lowering)
         in_place, out = variants(functional)
         for variant in in_place + out:
             if full_name(variant) not in table():
                 yield Operation(op=variant, functional=functional, lowering=lowering)
+
+
+def _only_composite(name: str) -> bool:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(name, "CompositeImplicitAutograd") and not has(name, "Autograd")
 
 
 def full_name(op: Any) -> str:

@@ -117,16 +117,6 @@ def _count_nonzero(mask: torch.Tensor) -> int:
     return int(torch.count_nonzero(mask).item())
 
 
-@kernel("aten::copy_")
-def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """self[...] = src, between any two devices and dtypes, with broadcasting."""
-    if self.device.type == "tpu" and src.device.type == "tpu":
-        _derived("aten::copy_")(self, src)
-        return self
-    torch.ops.aten._copy_from.default(src, self, non_blocking)
-    return self
-
-
 @kernel("aten::_foreach_copy_")
 def foreach_copy_(
     self: Sequence[torch.Tensor], src: Sequence[torch.Tensor], non_blocking: bool = False
@@ -317,19 +307,79 @@ def _unique_slices(
 @kernel("aten::index.Tensor")
 def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """self[indices]; a mask counts as the indices of its true elements."""
-    masks = [i for i in indices if i is not None and i.dtype in (torch.bool, torch.uint8)]
+    masks = [i for i in indices if _is_mask(i)]
     if not masks:
-        return _derived("aten::index.Tensor")(self, indices)  # type: ignore[no-any-return]  # torch
+        return _derived("aten::index.Tensor")(self, indices)  # type: ignore[no-any-return]  # a kernel
     if len(masks) == 1 and sum(i is not None for i in indices) == 1:
         return _index_by_mask(self, indices)
+    return _derived("aten::index.Tensor")(self, _expanded(self, indices))  # type: ignore[no-any-return]  # a kernel
+
+
+@kernel("aten::index_put_")
+def index_put_(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """self[indices] = values; one value behind one mask is a select of static shape."""
+    masks = [i for i in indices if _is_mask(i)]
+    if not masks:
+        _derived("aten::index_put_")(self, indices, values, accumulate)
+        return self
+    only = len(masks) == 1 and sum(i is not None for i in indices) == 1
+    if only and values.numel() == 1 and not accumulate:
+        dim = next(d for d, i in enumerate(indices) if i is not None)
+        mask = masks[0].to(self.device, torch.bool)
+        _check_mask(self, mask, dim)
+        behind = (1,) * (self.dim() - dim - mask.dim())
+        self.masked_fill_(mask.reshape((*mask.shape, *behind)), values.reshape(()).to(self.dtype))
+        return self
+    _derived("aten::index_put_")(self, _expanded(self, indices), values, accumulate)
+    return self
+
+
+@kernel("aten::_index_put_impl_")
+def index_put_impl_(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> torch.Tensor:
+    """self[indices] = values."""
+    return index_put_(self, indices, values, accumulate)
+
+
+@kernel("aten::index_put")
+def index_put(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """A copy of self with self[indices] = values."""
+    if any(_is_mask(i) for i in indices):
+        return index_put_(self.clone(), indices, values, accumulate)
+    return _derived("aten::index_put")(self, indices, values, accumulate)  # type: ignore[no-any-return]  # a kernel
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _expanded(
+    self: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Replace each mask by the indices of its true elements, one tensor for each of its dims."""
     expanded: list[torch.Tensor | None] = []
     for i in indices:
-        if i is None or i.dtype not in (torch.bool, torch.uint8):
-            expanded.append(i)
-        else:
+        if i is not None and _is_mask(i):
             _check_mask(self, i, len(expanded))
             expanded += nonzero(i.to(self.device)).unbind(1)
-    return _derived("aten::index.Tensor")(self, expanded)  # type: ignore[no-any-return]  # torch
+        else:
+            expanded.append(i)
+    return expanded
 
 
 def _index_by_mask(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:

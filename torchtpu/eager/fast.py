@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -95,7 +97,7 @@ def _unrolled(
         if all(isinstance(a, torch.Tensor) and a.device.type == "tpu" for a in found):
             call = operation.prepare(args, {})
             simple = len(call.writes) == 1 if operation.mutates else call.single
-            if simple and call.reads is None:
+            if simple and call.reads is None and len(call.program.inputs) == len(args):
                 calls[_signature(found, args[len(tensors) :])] = call
         return result
 
@@ -109,7 +111,7 @@ def _unrolled(
         parts.append(f"{last}.__class__")
         arrays.append(f"number({last}, call.number_types[0])")
     if operation.mutates:
-        same = " or ".join(["ba0.shared", *(f"b{n} is ba0" for n in tensors[1:])])
+        same = " or ".join(["ba0.shared", *(f"b{m} is b{n}" for m, n in combinations(tensors, 2))])
         buffers.append(f"if {same}: return general({', '.join(names)})")
     source = _KERNEL.format(
         parameters=", ".join(names),

@@ -185,7 +185,7 @@ def _unique(buffers: list[Buffer]) -> tuple[list[Buffer], tuple[int, ...]]:
 
 
 _numbers: dict[Any, Any] = {}
-_MAX_NUMBERS = 4096
+_MAX_NUMBERS = 256  # constants of a training loop fit; schedules and bias corrections pass through
 
 
 def device_number(value: Any, dtype: Any) -> Any:

@@ -19,6 +19,12 @@ def full(size: Sequence[int], fill_value: Array, dtype: Any = None) -> Array:
     return jnp.broadcast_to(*alike(fill_value), size)
 
 
+@lowering("aten::_efficientzerotensor")
+def zeros(size: Sequence[int], dtype: Any = None) -> Array:
+    """Every element is 0."""
+    return jnp.zeros(size, bool)
+
+
 @lowering("torchtpu::arange")
 def arange(start: Array, step: Array, length: int, dtype: Any) -> Array:
     """start + i * step for i below length; torch's arange with its length known."""

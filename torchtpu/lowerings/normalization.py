@@ -326,3 +326,28 @@ def batch_norm_backward(
     return native_batch_norm_backward(
         grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
     )
+
+
+def _column_norm(v: Array, dim: int) -> Array:
+    """The norm over all dims but one (all dims where dim is -1), kept for broadcasting."""
+    over = tuple(d for d in range(v.ndim) if d != dim)
+    return jnp.sqrt(jnp.sum(jnp.square(v), over, keepdims=True))
+
+
+@lowering("aten::_weight_norm_interface", compute="output")
+def weight_norm(v: Array, g: Array, dim: int = 0) -> tuple[Array, Array]:
+    """g * v / |v|, and |v|."""
+    norms = _column_norm(v, dim)
+    return v * (g / norms), norms.reshape(g.shape)
+
+
+@lowering("aten::_weight_norm_interface_backward", compute="output")
+def weight_norm_backward(
+    grad_w: Array, saved_v: Array, saved_g: Array, saved_norms: Array, dim: int
+) -> tuple[Array, Array]:
+    """Gradients of v and g."""
+    over = tuple(d for d in range(saved_v.ndim) if d != dim)
+    norms = saved_norms.reshape(saved_g.shape)
+    inner = jnp.sum(grad_w * saved_v, over, keepdims=True)
+    grad_g = inner / norms
+    return saved_g * (grad_w / norms - saved_v * inner / norms**3), grad_g

@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import jax
@@ -154,6 +155,7 @@ def entry(name: str) -> Lowering:
     return _TABLE[name]
 
 
+@cache
 def table() -> Mapping[str, Lowering]:
     """Return all lowerings by name; imports the families of this folder at the first call."""
     package = importlib.import_module("torchtpu.lowerings")

@@ -31,17 +31,6 @@ def repeat(self: Array, repeats: Dims) -> Array:
     return jnp.tile(self, repeats)
 
 
-@lowering("aten::repeat_interleave.self_int")
-def repeat_interleave(
-    self: Array, repeats: int, dim: int | None = None, output_size: int | None = None
-) -> Array:
-    """Each element `repeats` times in a row; without a dim, of the flat tensor."""
-    if dim is None:
-        self, dim = self.reshape(-1), 0
-    base = self.reshape(1) if self.ndim == 0 else self
-    return jnp.repeat(base, repeats, axis=dim)
-
-
 @lowering("aten::flip")
 def flip(self: Array, dims: Dims) -> Array:
     """Dims in reverse order."""

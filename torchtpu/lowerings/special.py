@@ -55,8 +55,22 @@ def _product(a: Array, log: Array, b: Array) -> Array:
 
 
 def _zeta(x: Array, q: Array) -> Array:
-    """Hurwitz zeta; inf at x = 1, NaN below."""
-    return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, lax.zeta(*jnp.broadcast_arrays(x, q))))
+    """Hurwitz zeta, sum of (k + q)^-x; the terms of negative k + q are summed one by one."""
+    x, q = jnp.broadcast_arrays(x, q)
+
+    def term(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        q, total = state
+        below = q < 0
+        return jnp.where(below, q + 1, q), jnp.where(below, total + jnp.power(q, -x), total)
+
+    limited = jnp.maximum(q, -1000)
+    shifted, total = lax.while_loop(
+        lambda s: jnp.any(s[0] < 0), term, (limited, jnp.zeros_like(q))
+    )
+    result = total + lax.zeta(x, shifted)
+    pole = (q <= 0) & (q == jnp.floor(q))
+    result = jnp.where(pole, jnp.inf, jnp.where((q < 0) & (x != jnp.floor(x)), jnp.nan, result))
+    return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, result))
 
 
 binary(
@@ -74,7 +88,9 @@ def polygamma(n: int, self: Array) -> Array:
     """The n-th derivative of digamma."""
     if n == 0:
         return _digamma(self)
-    return special.polygamma(n, self)
+    sign = 1 if n % 2 else -1
+    order = jnp.full_like(self, n + 1)
+    return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, self)
 
 
 def _polynomial(name: str, first: object, step: object) -> None:

@@ -1,0 +1,53 @@
+"""nn.Module.to("tpu"): the parameters stay the objects they were."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Tied(nn.Module):
+    """An embedding that is also the output layer, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.words.weight
+        self.norm = nn.BatchNorm1d(3)
+
+
+def test_tied_weights_stay_tied() -> None:
+    model = Tied().to("tpu")
+    assert model.words.weight is model.head.weight
+    assert model.words.weight.device.type == "tpu"
+    assert model.cpu().words.weight is model.head.weight
+
+
+def test_an_optimizer_made_before_the_move_drives_the_moved_parameters() -> None:
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weight = model.words.weight
+    model.to("tpu")
+    assert model.words.weight is weight
+    before = weight.detach().cpu()
+    model.head(model.words(torch.tensor([1], device="tpu"))).sum().backward()
+    optimizer.step()
+    assert not torch.equal(weight.detach().cpu(), before)
+
+
+def test_conversions_on_one_device_are_torch_own() -> None:
+    model = Tied().to("tpu")
+    weight = model.words.weight
+    model.to(torch.bfloat16)
+    assert model.words.weight is weight
+    assert weight.dtype == torch.bfloat16
+    assert model.norm.num_batches_tracked.dtype == torch.int64
+
+
+def test_gradients_move_too() -> None:
+    layer = nn.Linear(2, 2)
+    layer(torch.ones(1, 2)).sum().backward()
+    layer.to("tpu")
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.device.type == "tpu"

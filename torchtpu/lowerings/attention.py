@@ -1,0 +1,155 @@
+"""Scaled dot product attention as one program forward and one backward.
+
+softmax(scale * Q K^T + bias) V with the softmax in float32 (float64 for float64). The backward
+program recomputes the probabilities from the saved log-sum-exp, as FlashAttention does (Dao et al.
+2022, algorithm 4), so nothing of size S x T is kept between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import lax
+
+from torchtpu.lowerings import random
+from torchtpu.lowerings.registry import Array, lowering
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Heads:
+    """Queries grouped by the key head that they share: [B, H, G, S, D] beside [B, H, T, D]."""
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Array | None
+    causal: bool
+    scale: Array | float
+
+    @classmethod
+    def of(
+        cls, query: Array, key: Array, value: Array, bias: Array | None, causal: bool,
+        scale: Array | None,
+    ) -> _Heads:
+        """Group the query heads; a bias gets five dims too."""
+        batch, heads, length, width = query.shape
+        groups = heads // key.shape[1]
+        if bias is not None:
+            bias = bias.reshape(*(1,) * (4 - bias.ndim), *bias.shape)
+            shared = (key.shape[1], groups) if bias.shape[1] == heads else (1, 1)
+            bias = bias.reshape(bias.shape[0], *shared, *bias.shape[2:])
+        return cls(
+            query=query.reshape(batch, key.shape[1], groups, length, width),
+            key=key, value=value, bias=bias, causal=causal,
+            scale=width**-0.5 if scale is None else scale,
+        )
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of scores and sums."""
+        return jnp.promote_types(self.query.dtype, jnp.float32)
+
+    def product(self, equation: str, left: Array, right: Array) -> Array:
+        """An einsum that accumulates in `dtype`, of operands in the inputs' dtype."""
+        left, right = left.astype(self.query.dtype), right.astype(self.query.dtype)
+        return jnp.einsum(equation, left, right, preferred_element_type=self.dtype)
+
+    def scores(self) -> Array:
+        """[B, H, G, S, T], -inf where a key is masked out."""
+        scores = self.product("bhgsd,bhtd->bhgst", self.query, self.key)
+        scores = scores * jnp.asarray(self.scale, self.dtype)
+        masked = jnp.array(-jnp.inf, self.dtype)
+        if self.causal:
+            rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], d) for d in (0, 1))
+            scores = jnp.where(columns <= rows, scores, masked)
+        if self.bias is None:
+            return scores
+        if self.bias.dtype == bool:
+            return jnp.where(self.bias, scores, masked)
+        return scores + self.bias.astype(self.dtype)
+
+
+def _forward(heads: _Heads, keep: Array | None) -> tuple[Array, Array]:
+    """The result in the layout of the query, and the log-sum-exp; rows without a key give 0."""
+    scores = heads.scores()
+    top = jnp.max(scores, -1, keepdims=True)
+    top = jnp.where(jnp.isneginf(top), 0, top)
+    weights = jnp.exp(scores - top)
+    total = jnp.sum(weights, -1, keepdims=True)
+    weights = weights / jnp.where(total == 0, 1, total)
+    if keep is not None:
+        weights = weights * keep
+    out = heads.product("bhgst,bhtd->bhgsd", weights, heads.value)
+    batch, _, _, length, _ = heads.query.shape
+    lse = (top + jnp.log(total)).reshape(batch, -1, length)
+    return out.reshape(batch, -1, length, out.shape[-1]), lse
+
+
+def _keep(key: Array, heads: _Heads, dropout_p: Array) -> Array:
+    """0 with probability dropout_p, else 1 / (1 - dropout_p)."""
+    shape = (*heads.query.shape[:-1], heads.key.shape[2])
+    chance = jnp.asarray(dropout_p, jnp.float32)
+    kept = random.unit(key, shape, jnp.float32) >= chance
+    return jnp.where(kept, 1 / (1 - chance), 0).astype(heads.dtype)
+
+
+@lowering("torchtpu::attention")
+def attention(
+    query: Array, key: Array, value: Array, attn_bias: Array | None, is_causal: bool,
+    scale: Array | None,
+) -> tuple[Array, Array]:
+    """[B, H, S, D] queries over [B, K, T, D] keys -> [B, H, S, E] and the log-sum-exp [B, H, S]."""
+    return _forward(_Heads.of(query, key, value, attn_bias, is_causal, scale), None)
+
+
+@lowering("torchtpu::attention_dropout", key=True)
+def attention_dropout(
+    bits: Array, query: Array, key: Array, value: Array, attn_bias: Array | None, dropout_p: Array,
+    is_causal: bool, scale: Array | None,
+) -> tuple[Array, Array, Array, Array]:
+    """attention with dropout of the probabilities; returns the random key as two int64 too."""
+    heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
+    out, lse = _forward(heads, _keep(bits, heads, dropout_p))
+    halves = lax.bitcast_convert_type(bits.reshape(2, 2), jnp.int64)
+    return out, lse, halves[0], halves[1]
+
+
+@lowering("torchtpu::attention_backward", constants={"dropout_p": (0,)})
+def attention_backward(
+    grad_out: Array, query: Array, key: Array, value: Array, attn_bias: Array | None,
+    output_mask: tuple[bool, bool, bool, bool], out: Array, logsumexp: Array, dropout_p: Array | float,
+    is_causal: bool, seed: Array | None, offset: Array | None, scale: Array | None,
+) -> tuple[Array | None, ...]:
+    """Gradients of query, key, value and bias."""
+    heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
+    grouped = (*heads.query.shape[:-1], value.shape[-1])
+    lse = logsumexp.reshape(*heads.query.shape[:-1], 1).astype(heads.dtype)
+    weights = jnp.where(jnp.isneginf(lse), 0, jnp.exp(heads.scores() - lse))  # [B, H, G, S, T]
+    grad = grad_out.reshape(grouped)
+    slope = heads.product("bhgsd,bhtd->bhgst", grad, value)
+    dropped = weights
+    if seed is not None and offset is not None:
+        bits = lax.bitcast_convert_type(jnp.stack([seed, offset]), jnp.uint32).reshape(4)
+        keep = _keep(bits, heads, dropout_p)
+        slope, dropped = slope * keep, weights * keep
+    inner = jnp.sum(grad.astype(heads.dtype) * out.reshape(grouped).astype(heads.dtype), -1, keepdims=True)
+    grad_scores = weights * (slope - inner)
+    factor = jnp.asarray(heads.scale, heads.dtype)
+    grad_query = factor * heads.product("bhgst,bhtd->bhgsd", grad_scores, key)
+    return (
+        grad_query.reshape(query.shape) if output_mask[0] else None,
+        factor * heads.product("bhgst,bhgsd->bhtd", grad_scores, heads.query) if output_mask[1] else None,
+        heads.product("bhgst,bhgsd->bhtd", dropped, grad) if output_mask[2] else None,
+        _grad_bias(grad_scores, heads.bias, attn_bias) if output_mask[3] else None,
+    )
+
+
+def _grad_bias(grad_scores: Array, grouped: Array | None, bias: Array | None) -> Array | None:
+    """Sum over the dims along which the bias was broadcast."""
+    if grouped is None or bias is None:
+        return None
+    over = tuple(
+        d for d, (n, m) in enumerate(zip(grouped.shape, grad_scores.shape, strict=True)) if n == 1 != m
+    )
+    return jnp.sum(grad_scores, over, keepdims=True).reshape(bias.shape)

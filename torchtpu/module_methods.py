@@ -1,0 +1,43 @@
+"""nn.Module.to between host and device: parameters stay the objects they were."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+
+
+def install() -> None:
+    """Let Module._apply swap tensors where they change their device from or to tpu.
+
+    torch assigns `param.data` between devices that it knows as dense and makes new Parameters for
+    others, which would untie shared weights and orphan an optimizer made before the move.
+    """
+    apply = torch.nn.Module._apply
+
+    @functools.wraps(apply)
+    def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], Any], recurse: bool = True) -> Any:
+        future = torch.__future__
+        if future.get_swap_module_params_on_conversion() or not _crosses(self, fn):
+            return apply(self, fn, recurse)
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(self, fn, recurse)
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def _crosses(module: torch.nn.Module, fn: Callable[[torch.Tensor], Any]) -> bool:
+    """Tell whether fn moves the module's tensors from or to device tpu, by an empty one of them."""
+    first = next(chain(module.parameters(), module.buffers()), None)
+    if first is None or first.device.type == "meta":
+        return False
+    with torch.no_grad():
+        moved = fn(torch.empty(0, dtype=first.dtype, device=first.device))
+    devices = {first.device.type, moved.device.type}
+    return len(devices) == 2 and "tpu" in devices
