@@ -39,3 +39,18 @@ def gru_cell_backward(
     gates = grad_hy.new_empty((grad_hy.shape[0], 3 * grad_hy.shape[1]))
     bias = gates.new_empty(gates.shape[1]) if has_bias else None
     return gates, torch.empty_like(gates), torch.empty_like(grad_hy), bias, bias
+
+
+@_meta("fractional_max_pool3d_backward")
+def fractional_max_pool3d_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, *_: Any
+) -> torch.Tensor:
+    """Like the input of the forward."""
+    return torch.empty_like(self)
+
+
+@_meta("multi_margin_loss_backward")
+@_meta("multilabel_margin_loss_backward")
+def margin_loss_backward(grad_output: torch.Tensor, self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Like the input of the forward."""
+    return torch.empty_like(self)

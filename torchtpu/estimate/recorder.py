@@ -111,13 +111,13 @@ class Recorder:
     # Where steps begin and end ------------------------------------------------------------------
 
     def _module_enters(self, _module: torch.nn.Module, _inputs: Any) -> None:
-        if self._tracker.depth <= 1 and (not self._started or not torch.is_grad_enabled()):
+        if self._tracker.depth == 1 and (not self._started or not torch.is_grad_enabled()):
             if not self._started:
                 self.setup_launches = len(self._calls)
             self._begin()
 
     def _module_left(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._tracker.depth <= 1 and not torch.is_grad_enabled():
+        if self._tracker.depth == 0 and not torch.is_grad_enabled():
             self._cut("forward")
 
     def _optimizer_stepped(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

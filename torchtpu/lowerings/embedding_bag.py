@@ -77,6 +77,20 @@ def embedding_bag_dense_backward(
     return base.at[indices].add(jnp.where((indices != padding_idx)[:, None], rows, 0), mode="drop")
 
 
+@lowering("aten::_embedding_bag_backward", compute="output",
+          keep={"indices", "offsets", "offset2bag", "bag_size", "maximum_indices"})
+def embedding_bag_backward(
+    grad: Array, indices: Array, offsets: Array, offset2bag: Array, bag_size: Array,
+    maximum_indices: Array, num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool,
+    per_sample_weights: Array | None, padding_idx: int = -1,
+) -> Array:
+    """The gradient of weight; dense, also where sparse=True asked for a sparse one."""
+    return embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+        per_sample_weights, padding_idx,
+    )
+
+
 @lowering("aten::_embedding_bag_per_sample_weights_backward", compute="output",
           keep={"indices", "offsets", "offset2bag"})
 def embedding_bag_per_sample_weights_backward(

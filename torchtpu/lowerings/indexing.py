@@ -32,6 +32,25 @@ def _positions(index: Array, dim: int) -> tuple[Array, ...]:
     return (*places[:dim], index, *places[dim + 1:])
 
 
+def _added(base: Array, where: tuple[slice | Array, ...], values: Array) -> Array:
+    """base with values added at `where`; bool adds as "or"."""
+    if base.dtype == bool:
+        return base | (_added(jnp.zeros(base.shape, jnp.int32), where, values.astype(jnp.int32)) > 0)
+    return base.at[where].add(values, mode="drop")
+
+
+def _multiplied(base: Array, where: tuple[slice | Array, ...], values: Array) -> Array:
+    """base multiplied by values at `where`; bool multiplies as "and"."""
+    if base.dtype == bool:
+        return ~_added(~base, where, ~values)
+    return base.at[where].multiply(values, mode="drop")
+
+
+def _replaced(base: Array, where: tuple[slice | Array, ...], values: Array) -> Array:
+    """base with values at `where`."""
+    return base.at[where].set(values, mode="drop")
+
+
 # --- index and index_put
 
 
@@ -46,9 +65,8 @@ def index_tensor(self: Array, indices: Indices) -> Array:
 
 
 def _put(self: Array, indices: Indices, values: Array, accumulate: bool) -> Array:
-    target = self.at[_subscript(indices)]
-    values = convert(values, self.dtype)
-    return target.add(values, mode="drop") if accumulate else target.set(values, mode="drop")
+    write = _added if accumulate else _replaced
+    return write(self, _subscript(indices), convert(values, self.dtype))
 
 
 @lowering("aten::index_put", "aten::_unsafe_index_put")
@@ -108,8 +126,7 @@ def index_add(
     source = source if isinstance(alpha, int | float) and alpha == 1 else source * alpha
     base, index = _at_least_1d(self, index)
     source = convert(source.reshape(base.shape) if base.ndim > source.ndim else source, base.dtype)
-    where = base.at[_along(dim, base.ndim, index)]
-    return where.add(source, mode="drop").reshape(self.shape)
+    return _added(base, _along(dim, base.ndim, index), source).reshape(self.shape)
 
 
 @lowering("aten::index_copy")
@@ -117,7 +134,7 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     """self with slices along dim replaced by source."""
     base, index = _at_least_1d(self, index)
     source = source.reshape(base.shape) if base.ndim > source.ndim else source
-    return base.at[_along(dim, base.ndim, index)].set(source, mode="drop").reshape(self.shape)
+    return _replaced(base, _along(dim, base.ndim, index), source).reshape(self.shape)
 
 
 @lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", compute="output",
@@ -126,7 +143,7 @@ def index_fill(self: Array, dim: int, index: Array, value: Array) -> Array:
     """self with slices along dim set to value."""
     base, index = _at_least_1d(self, index)
     value = convert(jnp.asarray(value), self.dtype)
-    return base.at[_along(dim, base.ndim, index)].set(value, mode="drop").reshape(self.shape)
+    return _replaced(base, _along(dim, base.ndim, index), value).reshape(self.shape)
 
 
 @lowering("aten::index_reduce", compute="output", keep={"index"})
@@ -157,7 +174,7 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
 
 
 def _scatter(
-    self: Array, dim: int, index: Array, src: Array, write: Callable[[Array, Array], Array]
+    self: Array, dim: int, index: Array, src: Array, write: Callable[..., Array]
 ) -> Array:
     """Write src (an array that covers the index, or one value) at the index's coordinates."""
     if index.size == 0:
@@ -166,46 +183,40 @@ def _scatter(
     src = convert(jnp.asarray(src), self.dtype)
     if src.ndim or src.size > 1:
         src = src[tuple(slice(n) for n in index.shape)]
-    return write(base.at[_positions(index, dim)], src).reshape(self.shape)
+    return write(base, _positions(index, dim), src).reshape(self.shape)
 
 
 @lowering("aten::scatter.src")
 def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
     """self with src at the index's coordinates."""
     (src,) = _at_least_1d(src)
-    return _scatter(self, dim, index, src, lambda at, v: at.set(v, mode="drop"))
+    return _scatter(self, dim, index, src, _replaced)
 
 
 @lowering("aten::scatter.value")
 def scatter_value(self: Array, dim: int, index: Array, value: Array) -> Array:
     """self with one value at the index's coordinates."""
-    return _scatter(self, dim, index, value, lambda at, v: at.set(v, mode="drop"))
+    return _scatter(self, dim, index, value, _replaced)
 
 
 @lowering("aten::scatter_add", compute="output", keep={"index"})
 def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
     """self with src added at the index's coordinates."""
     (src,) = _at_least_1d(src)
-    return _scatter(self, dim, index, src, lambda at, v: at.add(v, mode="drop"))
-
-
-def _combine(reduce: str) -> Callable[[Array, Array], Array]:
-    if reduce == "multiply":
-        return lambda at, v: at.multiply(v, mode="drop")
-    return lambda at, v: at.add(v, mode="drop")
+    return _scatter(self, dim, index, src, _added)
 
 
 @lowering("aten::scatter.reduce", compute="output", keep={"index"})
 def scatter_src_reduce(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     """self with src added or multiplied at the index's coordinates."""
     (src,) = _at_least_1d(src)
-    return _scatter(self, dim, index, src, _combine(reduce))
+    return _scatter(self, dim, index, src, _multiplied if reduce == "multiply" else _added)
 
 
 @lowering("aten::scatter.value_reduce", compute="output", keep={"index"})
 def scatter_value_reduce(self: Array, dim: int, index: Array, value: Array, reduce: str) -> Array:
     """self with one value added or multiplied at the index's coordinates."""
-    return _scatter(self, dim, index, value, _combine(reduce))
+    return _scatter(self, dim, index, value, _multiplied if reduce == "multiply" else _added)
 
 
 @lowering("aten::scatter_reduce.two", compute="output", keep={"index"})
@@ -225,16 +236,16 @@ def _reduced(
 ) -> Array:
     source = convert(source, base.dtype)
     if not include_self:
-        start = _identity(reduce, base.dtype)
-        base = base.at[where].set(start, mode="drop")
-    target = base.at[where]
+        base = _replaced(base, where, _identity(reduce, base.dtype))
     if reduce == "prod":
-        return target.multiply(source, mode="drop")
+        return _multiplied(base, where, source)
+    if reduce in ("amax", "amin") and base.dtype == bool:
+        return (_added if reduce == "amax" else _multiplied)(base, where, source)
     if reduce == "amax":
-        return target.max(source, mode="drop")
+        return base.at[where].max(source, mode="drop")
     if reduce == "amin":
-        return target.min(source, mode="drop")
-    total = target.add(source, mode="drop")
+        return base.at[where].min(source, mode="drop")
+    total = _added(base, where, source)
     if reduce == "sum":
         return total
     counts = jnp.full(base.shape, int(include_self), base.dtype)
@@ -292,7 +303,5 @@ def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> A
     """self with source at flat positions; with accumulate, added there."""
     if index.size == 0:
         return self
-    target = self.reshape(-1).at[index.reshape(-1)]
-    values = source.reshape(-1)
-    done = target.add(values, mode="drop") if accumulate else target.set(values, mode="drop")
-    return done.reshape(self.shape)
+    write = _added if accumulate else _replaced
+    return write(self.reshape(-1), (index.reshape(-1),), source.reshape(-1)).reshape(self.shape)

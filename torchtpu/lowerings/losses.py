@@ -192,8 +192,13 @@ def soft_margin_loss_backward(
     return slope * spread(grad_output, self, reduction)
 
 
+def _rows(x: Array) -> Array:
+    """[N, C], [C] or [] -> [N, C]."""
+    return x.reshape(-1, x.shape[-1] if x.ndim else 1)
+
+
 def _margins(
-    x: Array, target: Array, p: Array, margin: Array, weight: Array | None
+    x: Array, target: Array, margin: Array | float, weight: Array | None
 ) -> tuple[Array, Array]:
     """For [N, C]: violated margins with the target's own set to 0, and each row's weight / C."""
     chosen = jnp.take_along_axis(x, target[:, None], axis=1)
@@ -209,8 +214,8 @@ def multi_margin_loss(
     reduction: int = 1,
 ) -> Array:
     """Mean over classes of max(0, margin - self[target] + self)^p."""
-    rows = self.reshape(-1, self.shape[-1])
-    violated, each = _margins(rows, target.reshape(-1), p, margin, weight)
+    rows = _rows(self)
+    violated, each = _margins(rows, target.reshape(-1), margin, weight)
     loss = jnp.sum((violated if p == 1 else violated * violated) * each, axis=1)
     return reduce(loss if self.ndim > 1 else loss[0], reduction)
 
@@ -221,8 +226,8 @@ def multi_margin_loss_backward(
     weight: Array | None = None, reduction: int = 1,
 ) -> Array:
     """The gradient of multi_margin_loss."""
-    rows, target = self.reshape(-1, self.shape[-1]), target.reshape(-1)
-    violated, each = _margins(rows, target, p, margin, weight)
+    rows, target = _rows(self), target.reshape(-1)
+    violated, each = _margins(rows, target, margin, weight)
     slope = jnp.where(violated > 0, each, 0) if p == 1 else 2 * violated * each
     own = jnp.arange(rows.shape[1]) == target[:, None]
     slope = jnp.where(own, -jnp.sum(slope, axis=1, keepdims=True), slope)
@@ -235,10 +240,9 @@ def multilabel_margin_loss_forward(
     self: Array, target: Array, reduction: int
 ) -> tuple[Array, Array]:
     """Mean over pairs of a label and another class of max(0, 1 - self[label] + self[other])."""
-    rows, labels = self.reshape(-1, self.shape[-1]), target.reshape(-1, target.shape[-1])
-    listed, is_label, violated = _label_margins(rows, labels)
+    rows, labels = _rows(self), _rows(target)
+    _, is_label, violated = _label_margins(rows, labels)
     loss = jnp.sum(violated, axis=(1, 2)) / max(rows.shape[1], 1)
-    del listed
     return reduce(loss if self.ndim > 1 else loss[0], reduction), is_label.reshape(target.shape)
 
 
@@ -247,7 +251,7 @@ def multilabel_margin_loss_backward(
     grad_output: Array, self: Array, target: Array, reduction: int, is_target: Array
 ) -> Array:
     """The gradient of multilabel_margin_loss."""
-    rows, labels = self.reshape(-1, self.shape[-1]), target.reshape(-1, target.shape[-1])
+    rows, labels = _rows(self), _rows(target)
     listed, _, violated = _label_margins(rows, labels)
     slope = (violated > 0).astype(rows.dtype) / max(rows.shape[1], 1)  # [N, L, C]
     from_labels = jnp.sum(jnp.where(listed, -jnp.sum(slope, 2)[..., None], 0), axis=1)

@@ -157,8 +157,8 @@ def addr(
 ) -> Array:
     """beta * self + alpha * outer(vec1, vec2)."""
     if self.dtype == bool:
-        outer = vec1[:, None] & vec2[None, :] if alpha else jnp.zeros((), bool)
-        return outer | self if beta else jnp.broadcast_to(outer, (vec1.size, vec2.size))
+        outer = vec1[:, None] & vec2[None, :] & jnp.asarray(alpha, bool)
+        return outer | (self & jnp.asarray(beta, bool))
     return biased(self, vec1[:, None] * vec2[None, :], beta, alpha)
 
 

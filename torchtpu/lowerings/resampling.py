@@ -302,7 +302,7 @@ def _blocks(x: Array, kernel: Dims, dilation: Dims, padding: Dims, stride: Dims)
         for tap in product(*(range(k) for k in kernel))
     ]
     stacked = jnp.stack(taps, axis=2)  # [N, C, kh * kw, oh, ow]
-    return stacked.reshape(x.shape[0], -1, prod(counts))
+    return stacked.reshape(x.shape[0], x.shape[1] * prod(kernel), prod(counts))
 
 
 def _batched(x: Array, rank: int) -> tuple[Array, bool]:

@@ -1,0 +1,43 @@
+"""Both digit trainings give the same losses on target cpu and on target sim, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRAIN = """
+import json, sys
+sys.path.insert(0, "examples")
+import train_digits
+import torch
+run = train_digits.train(sys.argv[1], "tpu", steps=12, quiet=True)
+print(json.dumps({"losses": [x.hex() for x in run.losses.tolist()], "device": torch.tpu.get_device_name()}))
+"""
+
+
+def _train(model: str, target: str) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, model],
+        cwd=ROOT,
+        env={**os.environ, "TORCHTPU_TARGET": target},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("model", ["conv", "vit"])
+def test_cpu_and_sim_agree_bit_for_bit(model: str) -> None:
+    cpu, sim = _train(model, "cpu"), _train(model, "sim:v5e")
+    assert sim["device"] == "TPU v5e (simulated)"
+    assert cpu["device"] != sim["device"]
+    assert cpu["losses"] == sim["losses"]
