@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +52,9 @@ __all__ = [
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "mem_get_info",
     "memory_allocated",
+    "memory_reserved",
     "memory_stats",
     "precision",
     "reset_peak_memory_stats",
@@ -74,6 +78,11 @@ class _Module(types.ModuleType):
     @eager_mode.setter
     def eager_mode(self, mode: EagerMode) -> None:
         modes.set_mode(mode)
+
+    @property
+    def _initialized(self) -> bool:
+        """What torch.utils.checkpoint asks before it keeps the state of the generator."""
+        return is_initialized()
 
     @property
     def default_generators(self) -> tuple[torch._C.Generator, ...]:
@@ -113,7 +122,7 @@ def set_device(device: Any) -> None:
 
 def is_initialized() -> bool:
     """Whether the target has been made (it is, at the first use of the device)."""
-    return executor.current.cache_info().currsize > 0
+    return _forked or executor.current.cache_info().currsize > 0
 
 
 def init() -> None:
@@ -126,7 +135,38 @@ def _lazy_init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    return _forked
+
+
+_forked = False
+
+
+def guard_forks() -> None:
+    """Make the device an error in a child that was forked after its first use, and not a hang."""
+    os.register_at_fork(after_in_child=_after_fork)
+    # jax warns of every fork that a child may hang, as those of a DataLoader; ours cannot.
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+
+
+def _after_fork() -> None:
+    global _forked
+    if is_initialized():
+        _forked = True
+        executor.current = _refuse_in_child  # type: ignore[assignment]  # torn down with the process
+        modes.current = _ForkedMode()
+
+
+def _refuse_in_child() -> Any:
+    raise TpuError(
+        "[torch.tpu] cannot use the device in a process forked after its first use; start processes with "
+        "torch.multiprocessing.set_start_method('spawn'), and let DataLoader workers return CPU tensors"
+    )
+
+
+class _ForkedMode(modes.Strict):
+    def launch(self, call: Any, arrays: Any) -> Any:
+        del call, arrays
+        return _refuse_in_child()
 
 
 def synchronize(device: Any = None) -> None:
@@ -232,6 +272,23 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     """Start a new peak at what is in use now."""
     _index(device)
     executor.current().target.memory.reset_peak()
+
+
+def memory_by_pool() -> dict[str, Any]:
+    """Return the statistics in the nested form of torch.accelerator.memory_stats."""
+    account = executor.current().target.memory
+    in_use, peak = account.in_use_bytes, account.peak_bytes
+    return {
+        "allocated_bytes": {"all": {"current": in_use, "peak": peak}},
+        "reserved_bytes": {"all": {"current": in_use, "peak": peak}},
+        "num_alloc": account.allocations,
+    }
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Return the free and the total bytes of device memory; 0 where the target has no bound."""
+    stats = memory_stats(device)
+    return max(stats["bytes_limit"] - stats["bytes_in_use"], 0), stats["bytes_limit"]
 
 
 def empty_cache() -> None:

@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtpu.errors import TpuError
 
-class Generator(torch._C.Generator):
+
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]  # torch's metaclass is not annotated
+    """Keeps `isinstance(g, torch.Generator)` true for the generators of every device."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator for device tpu.
 
     The state is a host Mersenne Twister of torch's own, so seeds, get_state and set_state behave as
@@ -18,14 +27,30 @@ class Generator(torch._C.Generator):
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """Return a generator of the asked-for device: one of these for tpu, torch's own for others."""
-        if torch.device(device).type != "tpu":
+        wanted = torch.device(device)
+        if wanted.type != "tpu":
             return torch._C.Generator(device)
+        if wanted.index not in (None, 0):
+            raise TpuError(f"[Generator] expected device tpu:0, got {wanted}: a process drives one device")
         return super().__new__(cls)
 
     @property
     def device(self) -> torch.device:
         """The device whose tensors this generator fills."""
         return torch.device("tpu", 0)
+
+    def clone_state(self) -> Generator:
+        """Return another generator in the same state."""
+        return _with_state(self.get_state())
+
+    def __reduce__(self) -> Any:
+        return _with_state, (self.get_state(),)
+
+
+def _with_state(state: torch.Tensor) -> Generator:
+    made: Generator = Generator("tpu")
+    made.set_state(state)
+    return made
 
 
 _default: torch._C.Generator | None = None

@@ -42,6 +42,7 @@ def register() -> None:
     autocast.register()
     storage_methods.install()
     device_methods.install()
+    device_module.guard_forks()
     module_methods.install()
     stand_in.install()
     setattr(torch, _OURS, True)

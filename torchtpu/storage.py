@@ -90,7 +90,10 @@ class Buffer:
         self._allocated = nbytes
 
     def __del__(self) -> None:
-        self._account.in_use_bytes -= self._allocated
+        try:
+            self._account.in_use_bytes -= self._allocated
+        except AttributeError:  # __init__ found no device
+            return
 
     def value(self) -> Any:
         """Return the array, zeros where nothing was written; FreedStorageError where it is gone."""

@@ -30,6 +30,7 @@ _REFUSED = {
     "_get_filename": "backed by a file",
     "_swap_data_ptr_": "given another address",
     "_resize_with_addr_": "given another address",
+    "_set_cdata": "given another address",
     "pin_memory": "pinned",
     "mps": "copied to mps",
     "hpu": "copied to hpu",
@@ -44,6 +45,8 @@ def install() -> None:
     for name, what in _REFUSED.items():
         if hasattr(Storage, name):
             setattr(Storage, name, _for_tpu(name, _refuse(name, what)))
+    Storage.tpu = _to_tpu  # type: ignore[attr-defined]  # as .cuda()
+    Storage.is_tpu = property(lambda self: self.device.type == "tpu")  # type: ignore[attr-defined]  # as is_cuda
     torch_new = Storage.__new__
 
     def new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
@@ -164,14 +167,18 @@ def _byteswap(self: Storage, elem_size: Any) -> None:
     _write(self, host_bytes(host))
 
 
-def _write_file(self: Storage, *args: Any) -> Any:
-    return self.cpu()._write_file(*args)
+def _write_file(self: Storage, file: Any, is_real: bool, save_size: bool, itemsize: int) -> Any:
+    return self.cpu()._write_file(file, is_real, save_size, itemsize)
 
 
-def _set_from_file(self: Storage, *args: Any) -> Storage:
-    host = Storage(self.nbytes())
-    host._set_from_file(*args)
+def _set_from_file(self: Storage, file: Any, offset: Any, is_real: bool, itemsize: int) -> Storage:
+    host = Storage(self.nbytes(), device="cpu")
+    host._set_from_file(file, offset, is_real, itemsize)
     return _write(self, host_bytes(host))
+
+
+def _delitem(_self: Storage, _index: Any) -> None:
+    raise TypeError("'torch.UntypedStorage' object doesn't support item deletion")
 
 
 def _new(self: Storage, *args: Any) -> Storage:
@@ -179,14 +186,13 @@ def _new(self: Storage, *args: Any) -> Storage:
 
 
 def _to_tpu(self: Storage, device: Any = None, non_blocking: bool = False) -> Storage:
+    """Return a storage on tpu with the same bytes; the same one where it is there already."""
     del device, non_blocking
-    return self
+    return self if self.device.type == "tpu" else from_host(host_bytes(self))
 
 
 def _no(_self: Storage, *_args: Any) -> bool:
     return False
-
-
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -199,6 +205,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "fill_": _fill_,
     "__getitem__": _getitem,
     "__setitem__": _setitem,
+    "__delitem__": _delitem,
     "__iter__": _iterate,
     "tolist": _tolist,
     "resize_": _resize_,
@@ -208,7 +215,6 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "_write_file": _write_file,
     "_set_from_file": _set_from_file,
     "new": _new,
-    "tpu": _to_tpu,
     "is_shared": _no,
     "is_pinned": _no,
 }

@@ -13,14 +13,17 @@ from torchtpu import executor
 from torchtpu.errors import TpuError
 
 
-class Stream:
+class Stream(torch.Stream):
     """The one queue of the device; work on it runs in the order in which it was launched."""
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("tpu", 0)
-        self.stream_id = 0
-        self.priority = priority
+    priority: int
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> Stream:
+        """Return the queue; a priority changes nothing, as there is no other queue."""
         del device
+        made: Stream = super().__new__(cls, device="tpu:0")
+        made.priority = priority
+        return made
 
     def synchronize(self) -> None:
         """Wait for all work on the stream."""
@@ -44,12 +47,6 @@ class Stream:
         event = event or Event()
         event.record(self)
         return event
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return hash((self.device, self.stream_id))
 
     def __repr__(self) -> str:
         return f"torch.tpu.Stream(device={self.device}, stream_id={self.stream_id})"

@@ -13,6 +13,7 @@ import torch
 from torchtpu import dtypes, executor, views
 from torchtpu.storage import Buffer, Layout, attach, buffer_of, physical_layout
 
+_MAX_BYTES = 2**63 - 1
 _KDL_EXT_DEV = 12  # DLDeviceType in dlpack.h; torch maps it to PrivateUse1
 
 
@@ -64,6 +65,10 @@ class TensorFactory:
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> None:
         self.layout, self.order = physical_layout(shape, strides, dtype)
+        if self.layout.nbytes > _MAX_BYTES:  # torch would end the process
+            raise RuntimeError(
+                f"Storage size calculation overflowed with sizes={list(shape)} and strides={list(strides)}"
+            )
         self.shape, self.strides = shape, strides
         row = dtypes.of(dtype)
         sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)

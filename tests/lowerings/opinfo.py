@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import unittest
 import warnings
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import islice
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-if find_spec("expecttest") is None:
-    # torch's test helpers name this package's TestCase as a base class and torch does not require it.
-    sys.modules["expecttest"] = ModuleType("expecttest")
-    sys.modules["expecttest"].__dict__["TestCase"] = unittest.TestCase
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of optional packages that are absent
     from torch.testing._internal.common_methods_invocations import op_db

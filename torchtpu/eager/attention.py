@@ -30,14 +30,21 @@ def _attention_meta(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     return out, query.new_empty(query.shape[:-1], dtype=sums)
 
 
-def _attention_dropout_meta(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> Any:
+def _attention_dropout_meta(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
+) -> Any:
     seeds = (query.new_empty((), dtype=torch.int64) for _ in range(2))
     return (*_attention_meta(query, key, value), *seeds)
 
 
 def _attention_backward_meta(
-    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attn_bias: _Optional, output_mask: list[bool], *_: Any,
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: _Optional,
+    output_mask: list[bool],
+    *_: Any,
 ) -> Any:
     inputs = (query, key, value, attn_bias)
     return tuple(
@@ -47,7 +54,7 @@ def _attention_backward_meta(
 
 
 def _like_query(query: torch.Tensor, width: int) -> torch.Tensor:
-    """An empty result with the query's order of dims, so that [B, S, H, D] callers get views back."""
+    """An empty result with the query's order of dims, so that a transpose back is a view."""
     order = sorted(range(3), key=query.stride, reverse=True)
     shape = [query.shape[d] for d in order]
     back = [order.index(d) for d in range(3)]
@@ -122,8 +129,19 @@ def fused_backward(
 ) -> Any:
     """The fused backward."""
     return _derived("torchtpu::attention_backward")(
-        grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, dropout_p,
-        is_causal, philox_seed if dropout_p else None, philox_offset if dropout_p else None, scale,
+        grad_out,
+        query,
+        key,
+        value,
+        attn_bias,
+        grad_input_mask,
+        out,
+        logsumexp,
+        dropout_p,
+        is_causal,
+        philox_seed if dropout_p else None,
+        philox_offset if dropout_p else None,
+        scale,
     )
 
 
@@ -141,7 +159,9 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Attention by the fused op, or by torch's own composition for what that does not cover."""
     if _fits(query, key, value, enable_gqa) and _mask_fits(query, key, attn_mask, is_causal):
-        result: torch.Tensor = _FUSED(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+        result: torch.Tensor = _FUSED(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )[0]
         return result
     composed: torch.Tensor = torch.ops.aten.scaled_dot_product_attention.default.decompose(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -153,7 +173,7 @@ _autograd.impl("scaled_dot_product_attention", scaled_dot_product_attention, "Au
 
 
 def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
-    """[B, H, S, D] with [B, K, T, D] and [B, K, T, E]: one batch, heads shared evenly, not empty."""
+    """[B, H, S, D] with [B, K, T, D] and [B, K, T, E]: heads shared evenly, nothing empty."""
     q, k, v = query.shape, key.shape, value.shape
     return (
         len(q) == len(k) == len(v) == 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +42,7 @@ def register() -> None:
         return
     _others = torch.library.Library("_", "IMPL")
     _others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    torch.set_autocast_dtype("tpu", torch.bfloat16)  # TPUs have no float16 units
+    _default_to_bfloat16()
     _library = torch.library.Library("aten", "IMPL")
     for names, dtype_of in ((_LOWER, _lower), (_FLOAT32, _float32), (_WIDEST, _widest)):
         for name in names.split():
@@ -48,6 +50,32 @@ def register() -> None:
             op = getattr(getattr(torch.ops.aten, packet, None), which or "default", None)
             if op is not None:
                 _library.impl(name, _rule(op, dtype_of), "AutocastPrivateUse1")
+
+
+_thread = threading.local()
+
+
+def _default_to_bfloat16() -> None:
+    """Start every thread at bfloat16: torch keeps the dtype per thread and starts each at float16.
+
+    TPUs have no float16 units.
+    """
+    get, assign = torch.get_autocast_dtype, torch.set_autocast_dtype
+
+    @functools.wraps(get)
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        if device_type == "tpu" and not hasattr(_thread, "chosen"):
+            set_autocast_dtype("tpu", torch.bfloat16)
+        return get(device_type)
+
+    @functools.wraps(assign)
+    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+        if device_type == "tpu":
+            _thread.chosen = True
+        assign(device_type, dtype)
+
+    torch.get_autocast_dtype = get_autocast_dtype
+    torch.set_autocast_dtype = set_autocast_dtype
 
 
 def _rule(op: Any, dtype_of: Callable[[list[torch.Tensor]], torch.dtype | None]) -> Callable[..., Any]:

@@ -55,7 +55,7 @@ def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
     """dst.copy_(self) where at least one of them is on the device."""
     del non_blocking  # a transfer from the device waits; one to it copies the host's bytes first
     if self.shape != dst.shape:
-        self = self.expand(dst.shape)
+        self = _broadcast(self, dst)
     if dst.device.type != "tpu":
         dst.copy_(read(self))
     elif self.device.type == "tpu":
@@ -63,6 +63,14 @@ def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
     else:
         _write_from_host(self, dst)
     return dst
+
+
+def _broadcast(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    try:
+        return self.expand(dst.shape)
+    except RuntimeError:  # say it as Tensor.copy_ does on one device
+        torch.broadcast_tensors(*(torch.empty(t.shape, device="meta") for t in (dst, self)))
+        raise
 
 
 @kernel("aten::_copy_from_and_resize")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchtpu.eager import restate
 from torchtpu.errors import TpuError
 
 
@@ -44,10 +46,13 @@ def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: boo
         _check_variant(op, on_meta)
     names = {a.name for a in functional._schema.arguments}
     inputs = {n: v for n, v in on_meta.items() if n in names}
+    restate.check(functional, inputs)
     try:
         return _describe(functional(**inputs))
     except NotImplementedError:
         return _guess(op, functional, bound)
+    except Exception as error:
+        raise restate.as_cpu(error, functional, inputs) from None
 
 
 def check_index(device: torch.device | None) -> None:
@@ -95,9 +100,13 @@ def _to_meta(value: Any) -> Any:
 
 def _check_variant(op: Any, on_meta: Mapping[str, Any]) -> None:
     try:
-        op(**{n: _to_meta(v) for n, v in on_meta.items()})
+        with warnings.catch_warnings():  # that an out= tensor is resized is said when it is
+            warnings.simplefilter("ignore")
+            op(**{n: _to_meta(v) for n, v in on_meta.items()})
     except NotImplementedError:
         return  # no meta function for the variant: the functional one is checked next
+    except Exception as error:
+        raise restate.as_cpu(error, op, on_meta) from None
 
 
 def _guess(op: Any, functional: Any, bound: Mapping[str, Any]) -> MetaResult:

@@ -51,6 +51,8 @@ def fractional_max_pool3d_backward(
 
 @_meta("multi_margin_loss_backward")
 @_meta("multilabel_margin_loss_backward")
-def margin_loss_backward(grad_output: torch.Tensor, self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def margin_loss_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, *_: Any, **__: Any
+) -> torch.Tensor:
     """Like the input of the forward."""
     return torch.empty_like(self)

@@ -11,7 +11,7 @@ import torch
 from torchtpu import dtypes, tensor, views
 from torchtpu.errors import TpuError
 from torchtpu.storage import Buffer, Layout, buffer_of
-from torchtpu.tensor import alias
+from torchtpu.tensor import alias, view_of
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
@@ -131,6 +131,31 @@ def resize(
     return _set_strided(self, shape, strides, offset)
 
 
+@kernel("aten::_resize_output_")
+def resize_output(
+    self: torch.Tensor, size: Sequence[int], device: torch.device | None = None
+) -> torch.Tensor:
+    """Give an out= tensor the result's shape, with torch's warning where it was not empty."""
+    del device
+    like = torch.empty(self.shape, dtype=self.dtype, device="meta")
+    torch.ops.aten._resize_output_.default(like, size, like.device)
+    return self.resize_(size)
+
+
+@kernel("aten::is_set_to")
+def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether both name the same elements of the same storage in the same shape."""
+    ours, theirs = self.untyped_storage(), tensor.untyped_storage()
+    same = ours.data_ptr() == theirs.data_ptr() and self.dtype == tensor.dtype
+    return same and view_of(self) == view_of(tensor)
+
+
+@kernel("aten::record_stream")
+def record_stream(self: torch.Tensor, s: torch.Stream) -> None:
+    """Nothing to record: the device has one queue, and memory is freed in its order."""
+    del self, s
+
+
 def _bind(
     self: torch.Tensor,
     storage: torch.UntypedStorage,
@@ -200,7 +225,9 @@ def _check_bounds(
     if len(size) != len(stride):
         raise RuntimeError("mismatch in length of strides and shape")
     if any(s < 0 for s in stride):
-        raise RuntimeError(f"as_strided: Negative strides are not supported, got {list(stride)}")
+        raise RuntimeError(
+            f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}"
+        )
     if offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {offset}")
     view_ = views.View(size, stride, offset, dtypes.to_numpy(self.dtype))

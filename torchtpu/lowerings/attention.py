@@ -29,7 +29,12 @@ class _Heads:
 
     @classmethod
     def of(
-        cls, query: Array, key: Array, value: Array, bias: Array | None, causal: bool,
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        causal: bool,
         scale: Array | None,
     ) -> _Heads:
         """Group the query heads; a bias gets five dims too."""
@@ -41,7 +46,10 @@ class _Heads:
             bias = bias.reshape(bias.shape[0], *shared, *bias.shape[2:])
         return cls(
             query=query.reshape(batch, key.shape[1], groups, length, width),
-            key=key, value=value, bias=bias, causal=causal,
+            key=key,
+            value=value,
+            bias=bias,
+            causal=causal,
             scale=width**-0.5 if scale is None else scale,
         )
 
@@ -96,7 +104,11 @@ def _keep(key: Array, heads: _Heads, dropout_p: Array) -> Array:
 
 @lowering("torchtpu::attention")
 def attention(
-    query: Array, key: Array, value: Array, attn_bias: Array | None, is_causal: bool,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    is_causal: bool,
     scale: Array | None,
 ) -> tuple[Array, Array]:
     """[B, H, S, D] queries over [B, K, T, D] keys -> [B, H, S, E] and the log-sum-exp [B, H, S]."""
@@ -105,8 +117,14 @@ def attention(
 
 @lowering("torchtpu::attention_dropout", key=True)
 def attention_dropout(
-    bits: Array, query: Array, key: Array, value: Array, attn_bias: Array | None, dropout_p: Array,
-    is_causal: bool, scale: Array | None,
+    bits: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    dropout_p: Array,
+    is_causal: bool,
+    scale: Array | None,
 ) -> tuple[Array, Array, Array, Array]:
     """attention with dropout of the probabilities; returns the random key as two int64 too."""
     heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
@@ -117,9 +135,19 @@ def attention_dropout(
 
 @lowering("torchtpu::attention_backward", constants={"dropout_p": (0,)})
 def attention_backward(
-    grad_out: Array, query: Array, key: Array, value: Array, attn_bias: Array | None,
-    output_mask: tuple[bool, bool, bool, bool], out: Array, logsumexp: Array, dropout_p: Array | float,
-    is_causal: bool, seed: Array | None, offset: Array | None, scale: Array | None,
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    output_mask: tuple[bool, bool, bool, bool],
+    out: Array,
+    logsumexp: Array,
+    dropout_p: Array | float,
+    is_causal: bool,
+    seed: Array | None,
+    offset: Array | None,
+    scale: Array | None,
 ) -> tuple[Array | None, ...]:
     """Gradients of query, key, value and bias."""
     heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
@@ -133,13 +161,17 @@ def attention_backward(
         bits = lax.bitcast_convert_type(jnp.stack([seed, offset]), jnp.uint32).reshape(4)
         keep = _keep(bits, heads, dropout_p)
         slope, dropped = slope * keep, weights * keep
-    inner = jnp.sum(grad.astype(heads.dtype) * out.reshape(grouped).astype(heads.dtype), -1, keepdims=True)
+    inner = jnp.sum(
+        grad.astype(heads.dtype) * out.reshape(grouped).astype(heads.dtype), -1, keepdims=True
+    )
     grad_scores = weights * (slope - inner)
     factor = jnp.asarray(heads.scale, heads.dtype)
     grad_query = factor * heads.product("bhgst,bhtd->bhgsd", grad_scores, key)
     return (
         grad_query.reshape(query.shape) if output_mask[0] else None,
-        factor * heads.product("bhgst,bhgsd->bhtd", grad_scores, heads.query) if output_mask[1] else None,
+        factor * heads.product("bhgst,bhgsd->bhtd", grad_scores, heads.query)
+        if output_mask[1]
+        else None,
         heads.product("bhgst,bhgsd->bhtd", dropped, grad) if output_mask[2] else None,
         _grad_bias(grad_scores, heads.bias, attn_bias) if output_mask[3] else None,
     )
@@ -150,6 +182,8 @@ def _grad_bias(grad_scores: Array, grouped: Array | None, bias: Array | None) ->
     if grouped is None or bias is None:
         return None
     over = tuple(
-        d for d, (n, m) in enumerate(zip(grouped.shape, grad_scores.shape, strict=True)) if n == 1 != m
+        d
+        for d, (n, m) in enumerate(zip(grouped.shape, grad_scores.shape, strict=True))
+        if n == 1 != m
     )
     return jnp.sum(grad_scores, over, keepdims=True).reshape(bias.shape)

@@ -56,15 +56,20 @@ def convolve(input: Array, weight: Array, window: Window, accumulate: bool = Fal
 
     With `accumulate`, half dtypes give the float32 accumulator.
     """
-    spatial = "DHW"[3 - (input.ndim - 2):]
+    spatial = "DHW"[3 - (input.ndim - 2) :]
     dims = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
     half = input.dtype in (jnp.bfloat16, jnp.float16)
     preferred = jnp.float32 if accumulate and half else None
     if not window.transposed:
         return lax.conv_general_dilated(
-            input, weight, window.stride, [(p, p) for p in window.padding],
-            rhs_dilation=window.dilation, dimension_numbers=dims,
-            feature_group_count=window.groups, preferred_element_type=preferred,
+            input,
+            weight,
+            window.stride,
+            [(p, p) for p in window.padding],
+            rhs_dilation=window.dilation,
+            dimension_numbers=dims,
+            feature_group_count=window.groups,
+            preferred_element_type=preferred,
         )
     reach = [d * (k - 1) for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
     padding = [
@@ -72,9 +77,15 @@ def convolve(input: Array, weight: Array, window: Window, accumulate: bool = Fal
         for r, p, extra in zip(reach, window.padding, window.output_padding, strict=True)
     ]
     return lax.conv_general_dilated(
-        input, _flipped(weight, window.groups), (1,) * len(padding), padding,
-        lhs_dilation=window.stride, rhs_dilation=window.dilation, dimension_numbers=dims,
-        feature_group_count=window.groups, preferred_element_type=preferred,
+        input,
+        _flipped(weight, window.groups),
+        (1,) * len(padding),
+        padding,
+        lhs_dilation=window.stride,
+        rhs_dilation=window.dilation,
+        dimension_numbers=dims,
+        feature_group_count=window.groups,
+        preferred_element_type=preferred,
     )
 
 
@@ -128,13 +139,14 @@ def convolution_backward(
     )
     grads: list[Array | None] = [None, None, None]
     grad_output = grad_output.astype(input.dtype)
+    inputs, weights = input, weight
     if jnp.iscomplexobj(weight):  # torch's gradient is the conjugate transpose
-        input, weight = jnp.conj(input), jnp.conj(weight)
+        inputs, weights = jnp.conj(input), jnp.conj(weight)
     if output_mask[0]:
-        back = jax.linear_transpose(lambda x: convolve(x, weight, window), input)
+        back = jax.linear_transpose(lambda x: convolve(x, weights, window), input)
         (grads[0],) = back(grad_output)
     if output_mask[1]:
-        back = jax.linear_transpose(lambda w: convolve(input, w, window), weight)
+        back = jax.linear_transpose(lambda w: convolve(inputs, w, window), weight)
         (grads[1],) = back(grad_output)
     if output_mask[2]:
         over = (0, *range(2, grad_output.ndim))

@@ -16,11 +16,21 @@ def _bags(indices: Array, offsets: Array, count: int) -> Array:
     return jnp.clip(jnp.searchsorted(offsets[:count], places, side="right") - 1, 0)
 
 
-@lowering("aten::_embedding_bag", "aten::_embedding_bag_forward_only", compute="output",
-          keep={"indices", "offsets"})
+@lowering(
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    compute="output",
+    keep={"indices", "offsets"},
+)
 def embedding_bag(
-    weight: Array, indices: Array, offsets: Array, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights: Array | None = None, include_last_offset: bool = False,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Array, Array, Array, Array]:
     """Reduced rows [bags, D], the bag of each index, bag sizes, and for max the rows chosen."""
@@ -53,18 +63,28 @@ def _largest(
     return best, jnp.where(first < indices.size, found, 0)
 
 
-@lowering("aten::_embedding_bag_dense_backward", compute="output",
-          keep={"indices", "offset2bag", "bag_size", "maximum_indices"})
+@lowering(
+    "aten::_embedding_bag_dense_backward",
+    compute="output",
+    keep={"indices", "offset2bag", "bag_size", "maximum_indices"},
+)
 def embedding_bag_dense_backward(
-    grad: Array, indices: Array, offset2bag: Array, bag_size: Array, maximum_indices: Array,
-    num_weights: int, scale_grad_by_freq: bool, mode: int, per_sample_weights: Array | None,
+    grad: Array,
+    indices: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Array:
     """The gradient of weight [num_weights, D]."""
     base = jnp.zeros((num_weights, grad.shape[1]), grad.dtype)
     if mode == _MAX:
         columns = jnp.arange(grad.shape[1])
-        filled = bag_size[:grad.shape[0], None] > 0
+        filled = bag_size[: grad.shape[0], None] > 0
         return base.at[maximum_indices, columns].add(jnp.where(filled, grad, 0))
     rows = grad[offset2bag]
     if mode == _MEAN:
@@ -77,24 +97,52 @@ def embedding_bag_dense_backward(
     return base.at[indices].add(jnp.where((indices != padding_idx)[:, None], rows, 0), mode="drop")
 
 
-@lowering("aten::_embedding_bag_backward", compute="output",
-          keep={"indices", "offsets", "offset2bag", "bag_size", "maximum_indices"})
+@lowering(
+    "aten::_embedding_bag_backward",
+    compute="output",
+    keep={"indices", "offsets", "offset2bag", "bag_size", "maximum_indices"},
+)
 def embedding_bag_backward(
-    grad: Array, indices: Array, offsets: Array, offset2bag: Array, bag_size: Array,
-    maximum_indices: Array, num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool,
-    per_sample_weights: Array | None, padding_idx: int = -1,
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
 ) -> Array:
     """The gradient of weight; dense, also where sparse=True asked for a sparse one."""
     return embedding_bag_dense_backward(
-        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
-        per_sample_weights, padding_idx,
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
     )
 
 
-@lowering("aten::_embedding_bag_per_sample_weights_backward", compute="output",
-          keep={"indices", "offsets", "offset2bag"})
+@lowering(
+    "aten::_embedding_bag_per_sample_weights_backward",
+    compute="output",
+    keep={"indices", "offsets", "offset2bag"},
+)
 def embedding_bag_per_sample_weights_backward(
-    grad: Array, weight: Array, indices: Array, offsets: Array, offset2bag: Array, mode: int,
+    grad: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    mode: int,
     padding_idx: int = -1,
 ) -> Array:
     """The gradient of per_sample_weights: grad of the bag times the row."""

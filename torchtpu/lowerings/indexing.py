@@ -7,8 +7,10 @@ nearest element and a write is dropped, as XLA defines it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torchtpu.lowerings.registry import Array, convert, lowering
@@ -29,13 +31,15 @@ def _positions(index: Array, dim: int) -> tuple[Array, ...]:
     """Full coordinates of gather and scatter: the index along `dim`, its own place elsewhere."""
     dim = dim % index.ndim
     places = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(index.ndim)]
-    return (*places[:dim], index, *places[dim + 1:])
+    return (*places[:dim], index, *places[dim + 1 :])
 
 
 def _added(base: Array, where: tuple[slice | Array, ...], values: Array) -> Array:
     """base with values added at `where`; bool adds as "or"."""
     if base.dtype == bool:
-        return base | (_added(jnp.zeros(base.shape, jnp.int32), where, values.astype(jnp.int32)) > 0)
+        return base | (
+            _added(jnp.zeros(base.shape, jnp.int32), where, values.astype(jnp.int32)) > 0
+        )
     return base.at[where].add(values, mode="drop")
 
 
@@ -96,7 +100,10 @@ def index_select(self: Array, dim: int, index: Array) -> Array:
 
 @lowering("aten::embedding")
 def embedding(
-    weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    weight: Array,
+    indices: Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Array:
     """Rows of weight: [*] -> [*, D]."""
@@ -137,8 +144,13 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     return _replaced(base, _along(dim, base.ndim, index), source).reshape(self.shape)
 
 
-@lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", compute="output",
-          opmath=False, keep={"index"})
+@lowering(
+    "aten::index_fill.int_Scalar",
+    "aten::index_fill.int_Tensor",
+    compute="output",
+    opmath=False,
+    keep={"index"},
+)
 def index_fill(self: Array, dim: int, index: Array, value: Array) -> Array:
     """self with slices along dim set to value."""
     base, index = _at_least_1d(self, index)
@@ -173,9 +185,7 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
     return jnp.take_along_axis(self[cut], index, axis=dim, mode="clip")
 
 
-def _scatter(
-    self: Array, dim: int, index: Array, src: Array, write: Callable[..., Array]
-) -> Array:
+def _scatter(self: Array, dim: int, index: Array, src: Array, write: Callable[..., Array]) -> Array:
     """Write src (an array that covers the index, or one value) at the index's coordinates."""
     if index.size == 0:
         return self
@@ -254,24 +264,29 @@ def _reduced(
     return total / counts if jnp.issubdtype(base.dtype, jnp.inexact) else total // counts
 
 
-def _identity(reduce: str, dtype: jnp.dtype) -> Array:
+def _identity(reduce: str, dtype: Any) -> Array:
     if reduce in ("sum", "mean"):
         return jnp.zeros((), dtype)
     if reduce == "prod":
         return jnp.ones((), dtype)
-    if dtype == bool:
+    if np.dtype(dtype).kind == "b":
         return jnp.array(reduce == "amin")
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.array(-jnp.inf if reduce == "amax" else jnp.inf, dtype)
-    info = jnp.iinfo(dtype)
+    info = np.iinfo(dtype)
     return jnp.array(info.min if reduce == "amax" else info.max, dtype)
 
 
 # --- masks
 
 
-@lowering("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", compute="output", opmath=False,
-          keep={"mask"})
+@lowering(
+    "aten::masked_fill.Scalar",
+    "aten::masked_fill.Tensor",
+    compute="output",
+    opmath=False,
+    keep={"mask"},
+)
 def masked_fill(self: Array, mask: Array, value: Array) -> Array:
     """value where mask, else self."""
     return jnp.where(mask, convert(jnp.asarray(value), self.dtype), self)

@@ -85,7 +85,9 @@ def linalg_qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
 def linalg_householder_product(input: Array, tau: Array) -> Array:
     """The first columns of a product of Householder reflections."""
     if input.size == 0 or tau.shape[-1] == 0:
-        return jnp.broadcast_to(jnp.eye(*input.shape[-2:], dtype=input.dtype), input.shape)
+        return jnp.broadcast_to(
+            jnp.eye(input.shape[-2], input.shape[-1], dtype=input.dtype), input.shape
+        )
     return lax.linalg.householder_product(input, tau)
 
 
@@ -94,7 +96,9 @@ def linalg_eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Arra
     """Eigenvalues in ascending order and eigenvectors of a Hermitian matrix."""
     triangle = jnp.tril(A) if UPLO.upper() == "L" else _transposed(jnp.triu(A))
     if A.size == 0:
-        return jnp.zeros(A.shape[:-1], A.real.dtype), jnp.zeros(A.shape if compute_v else (0,), A.dtype)
+        return jnp.zeros(A.shape[:-1], A.real.dtype), jnp.zeros(
+            A.shape if compute_v else (0,), A.dtype
+        )
     vectors, values = lax.linalg.eigh(triangle, lower=True, symmetrize_input=False)
     return values, vectors if compute_v else jnp.zeros((0,), A.dtype)
 

@@ -46,8 +46,13 @@ def _nll(
 
 
 def _nll_grad(
-    grad_output: Array, x: Array, target: Array, weight: Array | None, reduction: int,
-    ignore_index: int, total_weight: Array,
+    grad_output: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
 ) -> Array:
     safe, each = _class_weights(target, weight, ignore_index, x.shape[1], x.dtype)
     grad = -grad_output * each
@@ -70,13 +75,20 @@ def nll_loss_forward(
 
 @lowering("aten::nll_loss_backward", compute="output", keep={"target"})
 def nll_loss_backward(
-    grad_output: Array, self: Array, target: Array, weight: Array | None, reduction: int,
-    ignore_index: int, total_weight: Array,
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
 ) -> Array:
     """The gradient of nll_loss: non-zero at each target only."""
     rows = self.reshape(-1, self.shape[-1])
     grad = grad_output if grad_output.ndim or self.ndim > 1 else grad_output[None]
-    result = _nll_grad(grad, rows, target.reshape(-1), weight, reduction, ignore_index, total_weight)
+    result = _nll_grad(
+        grad, rows, target.reshape(-1), weight, reduction, ignore_index, total_weight
+    )
     return result.reshape(self.shape)
 
 
@@ -90,8 +102,13 @@ def nll_loss2d_forward(
 
 @lowering("aten::nll_loss2d_backward", compute="output", keep={"target"})
 def nll_loss2d_backward(
-    grad_output: Array, self: Array, target: Array, weight: Array | None, reduction: int,
-    ignore_index: int, total_weight: Array,
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
 ) -> Array:
     """The gradient of nll_loss2d."""
     return _nll_grad(grad_output, self, target, weight, reduction, ignore_index, total_weight)
@@ -111,12 +128,16 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
 
 
 @lowering("aten::smooth_l1_loss", compute="output", constants={"beta": (0,)})
-def smooth_l1_loss(self: Array, target: Array, reduction: int = 1, beta: Array | float = 1) -> Array:
+def smooth_l1_loss(
+    self: Array, target: Array, reduction: int = 1, beta: Array | float = 1
+) -> Array:
     """error^2 / (2 beta) below beta, |error| - beta / 2 above."""
     error = jnp.abs(self - target)
     if not isinstance(beta, jax.Array) and beta == 0:
         return reduce(error, reduction)
-    return reduce(jnp.where(error < beta, 0.5 * error * error / beta, error - 0.5 * beta), reduction)
+    return reduce(
+        jnp.where(error < beta, 0.5 * error * error / beta, error - 0.5 * beta), reduction
+    )
 
 
 @lowering("aten::smooth_l1_loss_backward", compute="output")
@@ -168,7 +189,10 @@ def binary_cross_entropy_backward(
 
 @lowering("aten::binary_cross_entropy_with_logits", compute="output")
 def binary_cross_entropy_with_logits(
-    self: Array, target: Array, weight: Array | None = None, pos_weight: Array | None = None,
+    self: Array,
+    target: Array,
+    weight: Array | None = None,
+    pos_weight: Array | None = None,
     reduction: int = 1,
 ) -> Array:
     """(1 - t) x + (1 + (pos_weight - 1) t) softplus(-x)."""
@@ -204,13 +228,19 @@ def _margins(
     chosen = jnp.take_along_axis(x, target[:, None], axis=1)
     own = jnp.arange(x.shape[1]) == target[:, None]
     violated = jnp.where(own, 0, jnp.maximum(margin - chosen + x, 0))
-    rows = jnp.ones((), x.dtype) if weight is None else jnp.take(weight, target, mode="clip")[:, None]
+    rows = (
+        jnp.ones((), x.dtype) if weight is None else jnp.take(weight, target, mode="clip")[:, None]
+    )
     return violated, rows / x.shape[1]
 
 
 @lowering("aten::multi_margin_loss", compute="output", keep={"target"}, static={"p"})
 def multi_margin_loss(
-    self: Array, target: Array, p: float = 1, margin: Array | float = 1, weight: Array | None = None,
+    self: Array,
+    target: Array,
+    p: float = 1,
+    margin: Array | float = 1,
+    weight: Array | None = None,
     reduction: int = 1,
 ) -> Array:
     """Mean over classes of max(0, margin - self[target] + self)^p."""
@@ -222,8 +252,13 @@ def multi_margin_loss(
 
 @lowering("aten::multi_margin_loss_backward", compute="output", keep={"target"}, static={"p"})
 def multi_margin_loss_backward(
-    grad_output: Array, self: Array, target: Array, p: float, margin: Array,
-    weight: Array | None = None, reduction: int = 1,
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    p: float,
+    margin: Array,
+    weight: Array | None = None,
+    reduction: int = 1,
 ) -> Array:
     """The gradient of multi_margin_loss."""
     rows, target = _rows(self), target.reshape(-1)
@@ -239,7 +274,7 @@ def multi_margin_loss_backward(
 def multilabel_margin_loss_forward(
     self: Array, target: Array, reduction: int
 ) -> tuple[Array, Array]:
-    """Mean over pairs of a label and another class of max(0, 1 - self[label] + self[other])."""
+    """Mean over a label and another class of max(0, 1 - self[label] + self[other])."""
     rows, labels = _rows(self), _rows(target)
     _, is_label, violated = _label_margins(rows, labels)
     loss = jnp.sum(violated, axis=(1, 2)) / max(rows.shape[1], 1)

@@ -1,10 +1,11 @@
-"""Batch, layer, group and RMS normalization and their gradients; statistics in float32 or better."""
+"""Batch, layer, group, RMS and weight normalization; statistics in float32 or better."""
 
 from __future__ import annotations
 
 from math import prod
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torchtpu.lowerings.registry import Array, lowering
@@ -13,7 +14,7 @@ Grads = tuple[Array | None, ...]
 
 
 def standardized_grad(grad: Array, normal: Array, rstd: Array, axes: tuple[int, ...]) -> Array:
-    """Gradient of x where normal = (x - mean(x)) * rstd over `axes`, from the gradient of normal."""
+    """Gradient of x from that of normal = (x - mean(x)) * rstd over `axes`."""
     mean = jnp.mean(grad, axes, keepdims=True)
     projection = jnp.mean(grad * normal, axes, keepdims=True)
     return rstd * (grad - mean - normal * projection)
@@ -79,7 +80,7 @@ def fused_rms_norm(
     """x * rsqrt(mean(x^2) + eps) * weight over the last dims, with the rsqrt."""
     axes, _ = _last(normalized_shape, input.ndim)
     if eps is None:
-        eps = jnp.finfo(input.dtype).eps
+        eps = np.finfo(input.dtype).eps
     rstd = lax.rsqrt(jnp.mean(jnp.square(input), axes, keepdims=True) + eps)
     return _affine(input * rstd, weight, None), rstd
 
@@ -240,9 +241,7 @@ def native_batch_norm_no_stats(
 
 
 @lowering(
-    "aten::_batch_norm_with_update",
-    compute="output",
-    writes={"running_mean": 4, "running_var": 5},
+    "aten::_batch_norm_with_update", compute="output", writes={"running_mean": 4, "running_var": 5}
 )
 def batch_norm_with_update(
     input: Array,
@@ -289,18 +288,29 @@ def native_batch_norm_backward(
     output_mask: tuple[bool, bool, bool],
 ) -> Grads:
     """Gradients of input, weight and bias."""
-    if train or running_mean is None or running_var is None:
-        mean, rstd = save_mean, save_invstd
-    else:
+    saved = (running_mean, running_var, save_mean, save_invstd)
+    return _batch_norm_grads(grad_out, input, weight, saved, train, eps, output_mask)
+
+
+def _batch_norm_grads(
+    grad_out: Array,
+    x: Array,
+    weight: Array | None,
+    saved: tuple[Array | None, Array | None, Array | None, Array | None],
+    train: bool,
+    eps: Array,
+    output_mask: tuple[bool, bool, bool],
+) -> Grads:
+    running_mean, running_var, mean, rstd = saved
+    if not train and running_mean is not None and running_var is not None:
         mean, rstd = running_mean, lax.rsqrt(running_var + eps)
-    rank, over = input.ndim, (0, *range(2, input.ndim))
-    normal = (input - _channels(mean, rank)) * _channels(rstd, rank)
-    scaled = _affine(grad_out, _channels(weight, rank), None)
+    over = (0, *range(2, x.ndim))
+    rstd = _channels(rstd, x.ndim)
+    normal = (x - _channels(mean, x.ndim)) * rstd
     grad_input = None
-    if output_mask[0] and train:
-        grad_input = standardized_grad(scaled, normal, _channels(rstd, rank), over)
-    elif output_mask[0]:
-        grad_input = scaled * _channels(rstd, rank)
+    if output_mask[0]:
+        scaled = _affine(grad_out, _channels(weight, x.ndim), None)
+        grad_input = standardized_grad(scaled, normal, rstd, over) if train else scaled * rstd
     return (
         grad_input,
         jnp.sum(grad_out * normal, over) if output_mask[1] else None,
@@ -323,9 +333,8 @@ def batch_norm_backward(
     reserve: Array,
 ) -> Grads:
     """native_batch_norm_backward with a reserve that nothing is kept in."""
-    return native_batch_norm_backward(
-        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
-    )
+    saved = (running_mean, running_var, save_mean, save_var)
+    return _batch_norm_grads(grad_out, input, weight, saved, update, eps, output_mask)
 
 
 def _column_norm(v: Array, dim: int) -> Array:

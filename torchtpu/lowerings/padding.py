@@ -33,7 +33,7 @@ def _replicated(x: Array, axis: int, low: int, high: int) -> Array:
     size = x.shape[axis]
     edge = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in (0, size - 1)]
     before, after = (
-        jnp.broadcast_to(e, (*e.shape[:axis], max(n, 0), *e.shape[axis + 1:]))
+        jnp.broadcast_to(e, (*e.shape[:axis], max(n, 0), *e.shape[axis + 1 :]))
         for e, n in zip(edge, (low, high), strict=True)
     )
     return _joined(x, axis, before, after, low, high)
@@ -58,8 +58,8 @@ def _enter(rank: int, kind: str) -> None:
         return _padded(self, padding, reflect)
 
     def backward(grad_output: Array, self: Array, padding: Dims) -> Array:
-        like = jax.ShapeDtypeStruct(self.shape, grad_output.dtype)
-        (grad,) = jax.linear_transpose(lambda x: _padded(x, padding, reflect), like)(grad_output)
+        back = jax.linear_transpose(lambda x: _padded(x, padding, reflect), self)
+        (grad,) = back(grad_output)
         return grad
 
     lowering(f"aten::{kind}_pad{rank}d")(forward)

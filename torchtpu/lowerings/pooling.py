@@ -1,4 +1,4 @@
-"""Max, average and adaptive pooling over 1 to 3 dims, and their gradients.
+"""Max and average pooling over windows of one size, and their gradients.
 
 The pooled dims are the last ones; what stands before them is batch. Maxima keep the flat position
 of their element in the input plane, as torch does; equal elements give the first, NaN wins.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jax import lax
 from torchtpu.lowerings.registry import Array, lowering
 
 Dims = tuple[int, ...]
-_FEW_TAPS = 27  # up to here a gradient is a sum of padded slices, which the TPU fuses; then a scatter
+_FEW_TAPS = 27  # up to here a gradient is a sum of padded slices, which fuses; then a scatter
 
 
 def each(values: int | Sequence[int], rank: int) -> Dims:
@@ -36,14 +37,15 @@ def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int, ce
 
 def plane_positions(shape: Dims, rank: int) -> Array:
     """The flat position of each element in its plane, broadcastable to `shape`."""
-    plane = shape[len(shape) - rank:]
+    plane = shape[len(shape) - rank :]
     return jnp.arange(prod(plane), dtype=jnp.int32).reshape(plane)
 
 
-def _lowest(dtype: np.dtype) -> Array:
+def lowest(dtype: Any) -> Array:
+    """The smallest value of a dtype, as an array."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.array(-jnp.inf, dtype)
-    return jnp.array(jnp.iinfo(dtype).min, dtype)
+    return jnp.array(np.iinfo(dtype).min, dtype)
 
 
 def _later(best: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -59,7 +61,7 @@ def _max_along(
     high = max((count - 1) * stride + dilation * (kernel - 1) + 1 - values.shape[axis] - pad, 0)
     pads = [(0, 0, 0)] * values.ndim
     pads[axis] = (pad, high, 0)
-    values = lax.pad(values, _lowest(values.dtype), pads)
+    values = lax.pad(values, lowest(values.dtype), pads)
     where = lax.pad(where, jnp.array(0, where.dtype), pads)
 
     def tap(offset: int) -> tuple[Array, Array]:
@@ -91,7 +93,11 @@ def max_pool(
 
 @lowering("aten::max_pool2d_with_indices")
 def max_pool2d_with_indices(
-    self: Array, kernel_size: Dims, stride: Dims = (), padding: Dims = (0,), dilation: Dims = (1,),
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims = (),
+    padding: Dims = (0,),
+    dilation: Dims = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Array, Array]:
     """Maxima over windows of [*, H, W] and their positions."""
@@ -100,7 +106,11 @@ def max_pool2d_with_indices(
 
 @lowering("aten::max_pool3d_with_indices")
 def max_pool3d_with_indices(
-    self: Array, kernel_size: Dims, stride: Dims = (), padding: Dims = (0,), dilation: Dims = (1,),
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims = (),
+    padding: Dims = (0,),
+    dilation: Dims = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Array, Array]:
     """Maxima over windows of [*, D, H, W] and their positions."""
@@ -116,28 +126,42 @@ def _max_pool(
 
 @lowering("aten::max_pool2d_with_indices_backward", compute="output", keep={"indices"})
 def max_pool2d_backward(
-    grad_output: Array, self: Array, kernel_size: Dims, stride: Dims, padding: Dims, dilation: Dims,
-    ceil_mode: bool, indices: Array,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims,
+    padding: Dims,
+    dilation: Dims,
+    ceil_mode: bool,
+    indices: Array,
 ) -> Array:
     """The gradient goes to the elements at `indices`."""
-    return _max_pool_backward(
-        grad_output, self, 2, kernel_size, stride, padding, dilation, indices
-    )
+    return _max_pool_backward(grad_output, self, 2, kernel_size, stride, padding, dilation, indices)
 
 
 @lowering("aten::max_pool3d_with_indices_backward", compute="output", keep={"indices"})
 def max_pool3d_backward(
-    grad_output: Array, self: Array, kernel_size: Dims, stride: Dims, padding: Dims, dilation: Dims,
-    ceil_mode: bool, indices: Array,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims,
+    padding: Dims,
+    dilation: Dims,
+    ceil_mode: bool,
+    indices: Array,
 ) -> Array:
     """The gradient goes to the elements at `indices`."""
-    return _max_pool_backward(
-        grad_output, self, 3, kernel_size, stride, padding, dilation, indices
-    )
+    return _max_pool_backward(grad_output, self, 3, kernel_size, stride, padding, dilation, indices)
 
 
 def _max_pool_backward(
-    grad: Array, x: Array, rank: int, kernel: Dims, stride: Dims, padding: Dims, dilation: Dims,
+    grad: Array,
+    x: Array,
+    rank: int,
+    kernel: Dims,
+    stride: Dims,
+    padding: Dims,
+    dilation: Dims,
     indices: Array,
 ) -> Array:
     kernel, stride, padding = _window(rank, kernel, stride, padding)
@@ -148,8 +172,8 @@ def _max_pool_backward(
 
 def to_positions(values: Array, indices: Array, shape: Dims, rank: int) -> Array:
     """Sum `values` into zeros of `shape` at flat positions of each plane."""
-    lead, plane = shape[:len(shape) - rank], shape[len(shape) - rank:]
-    batch, pooled = prod(lead), prod(values.shape[len(shape) - rank:])
+    lead, plane = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    batch, pooled = prod(lead), prod(values.shape[len(shape) - rank :])
     flat = jnp.zeros((batch, prod(plane)), values.dtype)
     rows = jnp.arange(batch)[:, None]
     flat = flat.at[rows, indices.reshape(batch, pooled)].add(values.reshape(batch, pooled))
@@ -157,10 +181,16 @@ def to_positions(values: Array, indices: Array, shape: Dims, rank: int) -> Array
 
 
 def _spread(
-    grad: Array, indices: Array, shape: Dims, kernel: Dims, stride: Dims, padding: Dims, dilation: Dims
+    grad: Array,
+    indices: Array,
+    shape: Dims,
+    kernel: Dims,
+    stride: Dims,
+    padding: Dims,
+    dilation: Dims,
 ) -> Array:
     rank = len(kernel)
-    lead, plane = len(shape) - rank, shape[len(shape) - rank:]
+    lead, plane = len(shape) - rank, shape[len(shape) - rank :]
     total = jnp.zeros(shape, grad.dtype)
     zero = jnp.zeros((), grad.dtype)
     for tap in product(*(range(k) for k in kernel)):
@@ -175,7 +205,12 @@ def _spread(
 
 
 def _average(
-    x: Array, kernel: Dims, stride: Dims, padding: Dims, ceil: bool, include_pad: bool,
+    x: Array,
+    kernel: Dims,
+    stride: Dims,
+    padding: Dims,
+    ceil: bool,
+    include_pad: bool,
     divisor: int | None,
 ) -> Array:
     rank, lead = len(kernel), x.ndim - len(kernel)
@@ -199,8 +234,13 @@ def _average(
 
 @lowering("aten::avg_pool2d", compute="output")
 def avg_pool2d(
-    self: Array, kernel_size: Dims, stride: Dims = (), padding: Dims = (0,), ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims = (),
+    padding: Dims = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Array:
     """Means over windows of [*, H, W]."""
     window = _window(2, kernel_size, stride, padding)
@@ -209,8 +249,13 @@ def avg_pool2d(
 
 @lowering("aten::avg_pool3d", compute="output")
 def avg_pool3d(
-    self: Array, kernel_size: Dims, stride: Dims = (), padding: Dims = (0,), ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims = (),
+    padding: Dims = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Array:
     """Means over windows of [*, D, H, W]."""
     window = _window(3, kernel_size, stride, padding)
@@ -225,175 +270,45 @@ def _window(rank: int, kernel: Dims, stride: Dims, padding: Dims) -> tuple[Dims,
 
 @lowering("aten::avg_pool2d_backward", compute="output")
 def avg_pool2d_backward(
-    grad_output: Array, self: Array, kernel_size: Dims, stride: Dims, padding: Dims, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims,
+    padding: Dims,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
 ) -> Array:
     """The transpose of avg_pool2d."""
     window = _window(2, kernel_size, stride, padding)
-    return _transposed(
-        lambda x: _average(x, *window, ceil_mode, count_include_pad, divisor_override), grad_output, self
+    return transposed(
+        lambda x: _average(x, *window, ceil_mode, count_include_pad, divisor_override),
+        grad_output,
+        self,
     )
 
 
 @lowering("aten::avg_pool3d_backward", compute="output")
 def avg_pool3d_backward(
-    grad_output: Array, self: Array, kernel_size: Dims, stride: Dims, padding: Dims, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Dims,
+    stride: Dims,
+    padding: Dims,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
 ) -> Array:
     """The transpose of avg_pool3d."""
     window = _window(3, kernel_size, stride, padding)
-    return _transposed(
-        lambda x: _average(x, *window, ceil_mode, count_include_pad, divisor_override), grad_output, self
+    return transposed(
+        lambda x: _average(x, *window, ceil_mode, count_include_pad, divisor_override),
+        grad_output,
+        self,
     )
 
 
-def _transposed(linear: Callable[[Array], Array], grad: Array, like: Array) -> Array:
-    (result,) = jax.linear_transpose(linear, jax.ShapeDtypeStruct(like.shape, grad.dtype))(grad)
+def transposed(linear: Callable[[Array], Array], grad: Array, like: Array) -> Array:
+    """Apply the transpose of a linear map to a gradient; `like` is the map's input."""
+    (result,) = jax.linear_transpose(linear, like.astype(grad.dtype))(grad)
     return result
-
-
-def _bins(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of each adaptive window, [count, longest], and which of them belong to it."""
-    start = np.arange(count) * size // count
-    stop = -(-(np.arange(count) + 1) * size // count)
-    taps = start[:, None] + np.arange(int((stop - start).max(initial=0)))
-    return np.minimum(taps, size - 1), taps < stop[:, None]
-
-
-def _split(x: Array, axis: int, count: int, fill: Array) -> Array:
-    """[.., size, ..] -> [.., count, longest, ..]: the elements of each adaptive window."""
-    size, shape = x.shape[axis], x.shape
-    if count and size % count == 0:
-        return x.reshape(*shape[:axis], count, size // count, *shape[axis + 1:])
-    taps, member = _bins(size, count)
-    found = jnp.take(x, taps, axis=axis)
-    mask = member.reshape(1, *member.shape, *(1,) * (x.ndim - axis - 1))
-    return jnp.where(mask, found, fill)
-
-
-def adaptive_average(x: Array, output_size: Dims) -> Array:
-    """Means over windows that cover each of the last dims evenly."""
-    for d, count in enumerate(output_size):
-        axis = x.ndim - len(output_size) + d
-        _, member = _bins(x.shape[axis], count)
-        sizes = jnp.asarray(member.sum(1), x.dtype).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        x = _split(x, axis, count, jnp.zeros((), x.dtype)).sum(axis + 1) / sizes
-    return x
-
-
-@lowering("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", compute="output")
-def adaptive_avg_pool(self: Array, output_size: Dims) -> Array:
-    """Means over windows that cover each dim evenly."""
-    return adaptive_average(self, output_size)
-
-
-@lowering("aten::_adaptive_avg_pool2d_backward", compute="output")
-def adaptive_avg_pool2d_backward(grad_output: Array, self: Array) -> Array:
-    """The transpose of the adaptive mean over [H, W]."""
-    return _transposed(lambda x: adaptive_average(x, grad_output.shape[-2:]), grad_output, self)
-
-
-@lowering("aten::_adaptive_avg_pool3d_backward", compute="output")
-def adaptive_avg_pool3d_backward(grad_output: Array, self: Array) -> Array:
-    """The transpose of the adaptive mean over [D, H, W]."""
-    return _transposed(lambda x: adaptive_average(x, grad_output.shape[-3:]), grad_output, self)
-
-
-@lowering("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
-def adaptive_max_pool(self: Array, output_size: Dims) -> tuple[Array, Array]:
-    """Maxima over windows that cover each dim evenly, and their positions."""
-    rank = len(output_size)
-    values, where = self, jnp.broadcast_to(plane_positions(self.shape, rank), self.shape)
-    for d in reversed(range(rank)):
-        axis = self.ndim - rank + d
-        values = _split(values, axis, output_size[d], _lowest(self.dtype))
-        where = _split(where, axis, output_size[d], jnp.zeros((), where.dtype))
-        key = jnp.where(values != values, jnp.inf, values) if values.dtype.kind in "fV" else values
-        best = jnp.argmax(key, axis + 1, keepdims=True)
-        values, where = (
-            jnp.take_along_axis(a, best, axis + 1).squeeze(axis + 1) for a in (values, where)
-        )
-    return values, where
-
-
-@lowering("aten::adaptive_max_pool2d_backward", compute="output", keep={"indices"})
-def adaptive_max_pool2d_backward(grad_output: Array, self: Array, indices: Array) -> Array:
-    """The gradient goes to the elements at `indices`."""
-    return to_positions(grad_output, indices, self.shape, 2)
-
-
-@lowering("aten::adaptive_max_pool3d_backward", compute="output", keep={"indices"})
-def adaptive_max_pool3d_backward(grad_output: Array, self: Array, indices: Array) -> Array:
-    """The gradient goes to the elements at `indices`."""
-    return to_positions(grad_output, indices, self.shape, 3)
-
-
-@lowering("aten::max_unpool2d")
-def max_unpool2d(self: Array, indices: Array, output_size: Dims) -> Array:
-    """Values at their positions in a plane of zeros."""
-    return _unpool(self, indices, output_size)
-
-
-@lowering("aten::max_unpool3d")
-def max_unpool3d(
-    self: Array, indices: Array, output_size: Dims, stride: Dims, padding: Dims
-) -> Array:
-    """Values at their positions in a volume of zeros."""
-    return _unpool(self, indices, output_size)
-
-
-def _unpool(x: Array, indices: Array, output_size: Dims) -> Array:
-    rank = len(output_size)
-    batch = prod(x.shape[:-rank])
-    flat = jnp.zeros((batch, prod(output_size)), x.dtype)
-    rows = jnp.arange(batch)[:, None]
-    flat = flat.at[rows, indices.reshape(batch, -1)].set(x.reshape(batch, -1))
-    return flat.reshape(*x.shape[:-rank], *output_size)
-
-
-@lowering("aten::fractional_max_pool2d", "aten::fractional_max_pool3d", keep={"random_samples"})
-def fractional_max_pool(
-    self: Array, kernel_size: Dims, output_size: Dims, random_samples: Array
-) -> tuple[Array, Array]:
-    """Maxima over windows whose starts are drawn per channel (Graham 2014, section 2)."""
-    rank = len(output_size)
-    values = self
-    where = jnp.broadcast_to(plane_positions(self.shape, rank), self.shape)
-    samples = random_samples.reshape(*self.shape[:-rank], rank).astype(jnp.float32)
-    for d in reversed(range(rank)):  # samples run from the last dim to the first
-        axis = self.ndim - rank + d
-        taps = _random_starts(samples[..., rank - 1 - d], self.shape[axis], output_size[d], kernel_size[d])
-        taps = taps[..., None] + jnp.arange(kernel_size[d])  # [*, count, kernel]
-        values, where = (_gathered(a, taps, axis, self.ndim - rank) for a in (values, where))
-        best = jnp.argmax(values, axis + 1, keepdims=True)
-        values, where = (
-            jnp.take_along_axis(a, best, axis + 1).squeeze(axis + 1) for a in (values, where)
-        )
-    return values, where
-
-
-def _random_starts(sample: Array, size: int, count: int, kernel: int) -> Array:
-    if count == 1:
-        return jnp.full((*sample.shape, 1), size - kernel)
-    alpha = (size - kernel) / (count - 1)
-    steps = jnp.arange(count - 1, dtype=jnp.float32)
-    starts = jnp.floor((steps + sample[..., None]) * alpha) - jnp.floor(sample[..., None] * alpha)
-    last = jnp.full((*sample.shape, 1), size - kernel)
-    return jnp.concatenate([starts.astype(last.dtype), last], -1)
-
-
-def _gathered(x: Array, taps: Array, axis: int, lead: int) -> Array:
-    """[*lead, .., size, ..] with taps [*lead, count, kernel] -> [*lead, .., count, kernel, ..]."""
-    moved = jnp.moveaxis(x, axis, -1)
-    flat = taps.reshape(*taps.shape[:lead], *(1,) * (moved.ndim - lead - 1), -1)
-    found = jnp.take_along_axis(moved, flat, -1)
-    return jnp.moveaxis(found.reshape(*found.shape[:-1], *taps.shape[-2:]), (-2, -1), (axis, axis + 1))
-
-
-@lowering("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward",
-          keep={"indices"}, compute="output")
-def fractional_max_pool_backward(
-    grad_output: Array, self: Array, kernel_size: Dims, output_size: Dims, indices: Array
-) -> Array:
-    """The gradient goes to the elements at `indices`."""
-    return to_positions(grad_output, indices, self.shape, len(output_size))

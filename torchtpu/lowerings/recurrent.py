@@ -14,7 +14,10 @@ def _biased(gates: Array, bias: Array | None) -> Array:
 
 @lowering("aten::_thnn_fused_lstm_cell", compute="output")
 def lstm_cell(
-    input_gates: Array, hidden_gates: Array, cx: Array, input_bias: Array | None = None,
+    input_gates: Array,
+    hidden_gates: Array,
+    cx: Array,
+    input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Gates [N, 4 H] in the order i, f, g, o -> h' and c' [N, H] and the activated gates."""
@@ -27,7 +30,11 @@ def lstm_cell(
 
 @lowering("aten::_thnn_fused_lstm_cell_backward_impl", compute="output")
 def lstm_cell_backward(
-    grad_hy: Array | None, grad_cy: Array | None, cx: Array, cy: Array, workspace: Array,
+    grad_hy: Array | None,
+    grad_cy: Array | None,
+    cx: Array,
+    cy: Array,
+    workspace: Array,
     has_bias: bool,
 ) -> tuple[Array, Array, Array | None]:
     """Gradients of the gates, of c, and of both biases."""
@@ -50,7 +57,10 @@ def lstm_cell_backward(
 
 @lowering("aten::_thnn_fused_gru_cell", compute="output")
 def gru_cell(
-    input_gates: Array, hidden_gates: Array, hx: Array, input_bias: Array | None = None,
+    input_gates: Array,
+    hidden_gates: Array,
+    hx: Array,
+    input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array]:
     """Gates [N, 3 H] in the order r, z, n -> h' [N, H] and what backward needs, [N, 5 H]."""

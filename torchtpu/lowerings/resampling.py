@@ -135,8 +135,12 @@ def _times(x: Array, axis: int, matrix: Array) -> Array:
 def _gradient(grad: Array, axis: int, taps: Taps, size: int) -> Array:
     index, count = taps[0], grad.shape[axis]
     factor = count // max(size, 1)
-    if index.shape[1] == 1 and factor and np.array_equal(index[:, 0], np.arange(size).repeat(factor)):
-        shape = (*grad.shape[:axis], size, factor, *grad.shape[axis + 1:])
+    if (
+        index.shape[1] == 1
+        and factor
+        and np.array_equal(index[:, 0], np.arange(size).repeat(factor))
+    ):
+        shape = (*grad.shape[:axis], size, factor, *grad.shape[axis + 1 :])
         return grad.reshape(shape).sum(axis + 1)
     return _times(grad, axis, _matrix(taps, size, grad.dtype))
 
@@ -145,11 +149,16 @@ def _enter(name: str, rule: Rule) -> None:
     """Enter an interpolation of any number of dims and its gradient."""
 
     def forward(
-        self: Array, output_size: Dims, align_corners: bool = False, scales: float | None = None,
-        scales_d: float | None = None, scales_h: float | None = None, scales_w: float | None = None,
+        self: Array,
+        output_size: Dims,
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
     ) -> Array:
         rank = len(output_size)
-        each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank:]
+        each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank :]
         for d, count in enumerate(output_size):
             size = self.shape[2 + d]
             if size != count or not align_corners:
@@ -157,12 +166,17 @@ def _enter(name: str, rule: Rule) -> None:
         return self
 
     def backward(
-        grad_output: Array, output_size: Dims, input_size: Dims, align_corners: bool = False,
-        scales: float | None = None, scales_d: float | None = None, scales_h: float | None = None,
+        grad_output: Array,
+        output_size: Dims,
+        input_size: Dims,
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Array:
         rank = len(output_size)
-        each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank:]
+        each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank :]
         for d, count in enumerate(output_size):
             size = input_size[2 + d]
             taps = rule(size, count, align_corners, each[d])
@@ -269,8 +283,13 @@ def grid_sampler(
 
 @lowering("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", compute="output")
 def grid_sampler_backward(
-    grad_output: Array, input: Array, grid: Array, interpolation_mode: int, padding_mode: int,
-    align_corners: bool, output_mask: tuple[bool, bool],
+    grad_output: Array,
+    input: Array,
+    grid: Array,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: tuple[bool, bool],
 ) -> tuple[Array | None, Array | None]:
     """Gradients of input and grid."""
 
@@ -295,10 +314,15 @@ def _blocks(x: Array, kernel: Dims, dilation: Dims, padding: Dims, stride: Dims)
         for n, d, k, s in zip(padded.shape[2:], dilation, kernel, stride, strict=True)
     ]
     taps = [
-        padded[(..., *(
-            slice(o * d, o * d + (c - 1) * s + 1, s)
-            for o, d, c, s in zip(tap, dilation, counts, stride, strict=True)
-        ))]
+        padded[
+            (
+                ...,
+                *(
+                    slice(o * d, o * d + (c - 1) * s + 1, s)
+                    for o, d, c, s in zip(tap, dilation, counts, stride, strict=True)
+                ),
+            )
+        ]
         for tap in product(*(range(k) for k in kernel))
     ]
     stacked = jnp.stack(taps, axis=2)  # [N, C, kh * kw, oh, ow]
@@ -324,9 +348,7 @@ def col2im(
     """Sums columns back into the image: the transpose of im2col."""
     columns, single = _batched(self, 3)
     shape = (columns.shape[0], columns.shape[1] // prod(kernel_size), *output_size)
-    like = jax.ShapeDtypeStruct(shape, columns.dtype)
-    back = jax.linear_transpose(
-        lambda x: _blocks(x, kernel_size, dilation, padding, stride), like
-    )
+    like = jnp.zeros(shape, columns.dtype)
+    back = jax.linear_transpose(lambda x: _blocks(x, kernel_size, dilation, padding, stride), like)
     (image,) = back(columns)
     return image[0] if single else image

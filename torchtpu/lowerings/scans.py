@@ -25,7 +25,13 @@ def cumprod(self: Array, dim: int, dtype: Any = None) -> Array:
 @lowering("aten::logcumsumexp", "aten::_logcumsumexp", compute="output")
 def logcumsumexp(self: Array, dim: int) -> Array:
     """Running log(sum(exp(x))) along dim."""
-    return lax.cumlogsumexp(self, dim % self.ndim) if self.ndim else self
+    if self.ndim == 0 or self.size == 0:
+        return self
+    axis = dim % self.ndim
+    if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return lax.cumlogsumexp(self, axis)
+    largest = jnp.max(self.real, axis=axis, keepdims=True)
+    return jnp.log(lax.cumsum(jnp.exp(self - largest), axis)) + largest
 
 
 @lowering("aten::cummax")

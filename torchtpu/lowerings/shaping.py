@@ -61,8 +61,8 @@ def triu(self: Array, diagonal: int = 0) -> Array:
 
 def _band(x: Array, kept: Callable[[Array, Array], Array]) -> Array:
     plane = x.shape[-2:]
-    mask = kept(lax.broadcasted_iota(jnp.int64, plane, 0), lax.broadcasted_iota(jnp.int64, plane, 1))
-    return jnp.where(mask, x, jnp.zeros((), x.dtype))
+    row, column = (lax.broadcasted_iota(jnp.int64, plane, d) for d in (0, 1))
+    return jnp.where(kept(row, column), x, jnp.zeros((), x.dtype))
 
 
 @lowering("aten::diag_embed")

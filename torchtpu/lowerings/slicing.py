@@ -78,7 +78,11 @@ def select_scatter(self: Array, src: Array, dim: int, index: int) -> Array:
 
 @lowering("aten::slice_scatter")
 def slice_scatter(
-    self: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None,
+    self: Array,
+    src: Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
     step: int = 1,
 ) -> Array:
     """self with src in a slice of dim."""

@@ -46,7 +46,7 @@ for _name, _fn in {
 @lowering("aten::special_spherical_bessel_j0", compute="output")
 def spherical_bessel_j0(x: Array) -> Array:
     """sin(x) / x."""
-    return jnp.sinc(x / jnp.pi)
+    return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / jnp.pi))
 
 
 def _product(a: Array, log: Array, b: Array) -> Array:

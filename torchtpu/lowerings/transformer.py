@@ -1,4 +1,4 @@
-"""nn.TransformerEncoderLayer and nn.MultiheadAttention in evaluation, which torch calls as one op."""
+"""nn.TransformerEncoderLayer and nn.MultiheadAttention in evaluation: one op each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _linear(x: Array, weight: Array, bias: Array) -> Array:
 
 
 def _masked(scores: Array, mask: Array | None, mask_type: int | None) -> Array:
-    """[B, H, S, T] scores with -inf at True; mask type 0 is [S, T], 1 is [B, T], 2 is [B, H, S, T]."""
+    """[B, H, S, T] scores, -inf at True; mask type 0 is [S, T], 1 is [B, T], 2 is [B, H, S, T]."""
     if mask is None:
         return scores
     if mask_type == 1:
@@ -37,16 +37,22 @@ class _Projections:
 
 
 def _attend(
-    query: Array, key: Array, value: Array, weights: _Projections, mask: Array | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    weights: _Projections,
+    mask: Array | None,
     mask_type: int | None,
 ) -> tuple[Array, Array]:
     """Multi-head attention of [B, S, D] inputs, and its probabilities [B, H, S, T]."""
     projections = zip(
-        (query, key, value), jnp.split(weights.qkv_weight, 3), jnp.split(weights.qkv_bias, 3),
+        (query, key, value),
+        jnp.split(weights.qkv_weight, 3),
+        jnp.split(weights.qkv_bias, 3),
         strict=True,
     )
-    q, k, v = (
-        jnp.moveaxis(_linear(x, w, b).reshape(*x.shape[:2], weights.heads, -1), 2, 1)  # [B, H, S, D]
+    q, k, v = (  # [B, S, H * D] -> [B, H, S, D]
+        jnp.moveaxis(_linear(x, w, b).reshape(*x.shape[:2], weights.heads, -1), 2, 1)
         for x, w, b in projections
     )
     scores = product(q * q.shape[-1] ** -0.5, jnp.swapaxes(k, 2, 3))
@@ -57,13 +63,26 @@ def _attend(
 
 @lowering("aten::_native_multi_head_attention")
 def native_multi_head_attention(
-    query: Array, key: Array, value: Array, embed_dim: int, num_head: int, qkv_weight: Array,
-    qkv_bias: Array, proj_weight: Array, proj_bias: Array, mask: Array | None = None,
-    need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
+    query: Array,
+    key: Array,
+    value: Array,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Array,
+    qkv_bias: Array,
+    proj_weight: Array,
+    proj_bias: Array,
+    mask: Array | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
 ) -> tuple[Array, Array | None]:
     """Attention and, where asked for, its probabilities (averaged over heads)."""
     weights = _Projections(
-        heads=num_head, qkv_weight=qkv_weight, qkv_bias=qkv_bias, out_weight=proj_weight,
+        heads=num_head,
+        qkv_weight=qkv_weight,
+        qkv_bias=qkv_bias,
+        out_weight=proj_weight,
         out_bias=proj_bias,
     )
     out, chances = _attend(query, key, value, weights, mask, mask_type)
@@ -74,15 +93,33 @@ def native_multi_head_attention(
 
 @lowering("aten::_transformer_encoder_layer_fwd")
 def transformer_encoder_layer_fwd(
-    src: Array, embed_dim: int, num_heads: int, qkv_weight: Array, qkv_bias: Array,
-    proj_weight: Array, proj_bias: Array, use_gelu: bool, norm_first: bool, eps: Array,
-    norm_weight_1: Array, norm_bias_1: Array, norm_weight_2: Array, norm_bias_2: Array,
-    ffn_weight_1: Array, ffn_bias_1: Array, ffn_weight_2: Array, ffn_bias_2: Array,
-    mask: Array | None = None, mask_type: int | None = None,
+    src: Array,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Array,
+    qkv_bias: Array,
+    proj_weight: Array,
+    proj_bias: Array,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: Array,
+    norm_weight_1: Array,
+    norm_bias_1: Array,
+    norm_weight_2: Array,
+    norm_bias_2: Array,
+    ffn_weight_1: Array,
+    ffn_bias_1: Array,
+    ffn_weight_2: Array,
+    ffn_bias_2: Array,
+    mask: Array | None = None,
+    mask_type: int | None = None,
 ) -> Array:
     """Attention and feed-forward, each with its residual and normalization."""
     weights = _Projections(
-        heads=num_heads, qkv_weight=qkv_weight, qkv_bias=qkv_bias, out_weight=proj_weight,
+        heads=num_heads,
+        qkv_weight=qkv_weight,
+        qkv_bias=qkv_bias,
+        out_weight=proj_weight,
         out_bias=proj_bias,
     )
 
