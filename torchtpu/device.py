@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchtpu import executor, generator
-from torchtpu.eager import modes
+from torchtpu.eager import blame, modes
 from torchtpu.eager.modes import EagerMode
 from torchtpu.errors import TpuError
 from torchtpu.streams import (
@@ -131,7 +131,11 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
-    init()
+    try:
+        init()
+    except Exception as error:
+        blame.annotate(error, "the first use of device tpu")
+        raise
 
 
 def _is_in_bad_fork() -> bool:

@@ -62,6 +62,8 @@ def lower(
 @cache
 def current() -> Executor:
     """Return the process's executor; made, with its target, at the first use of the device."""
+    for name in config.KNOBS:
+        config.get(name)  # a wrong value is an error here, and not at some later op
     return Executor(targets.create(config.get("target")))
 
 

@@ -58,11 +58,14 @@ class Program:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run the nodes on arrays or tracers; the function that is lowered to StableHLO."""
+        from jax import named_scope
+
         values = list(inputs)
         for node in self.nodes:
             args = [_resolve(a, values) for a in node.args]
             kwargs = {k: _resolve(a, values) for k, a in node.kwargs}
-            result = node.fn(*args, **kwargs)
+            with named_scope(node.op):
+                result = node.fn(*args, **kwargs)
             values.extend([result] if node.outputs == 1 else result)
         return [values[i] for i in self.outputs]
 

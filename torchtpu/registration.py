@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 
 from torchtpu import device as device_module
-from torchtpu.errors import TpuError
+from torchtpu.errors import ConfigError, TpuError
 
 _OURS = "_torchtpu_registered"
 
@@ -33,7 +34,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from torchtpu import device_methods, module_methods, stand_in, storage_methods
-    from torchtpu.eager import autocast, dispatch
+    from torchtpu.eager import autocast, dispatch, modes
 
     _setup_privateuseone_for_python_backend(
         "tpu", device_module.module(), _Hooks(), _Guard()
@@ -45,6 +46,8 @@ def register() -> None:
     device_module.guard_forks()
     module_methods.install()
     stand_in.install()
+    with contextlib.suppress(ConfigError):  # raised again at the first use of the device
+        modes.set_mode(modes.from_environment())
     setattr(torch, _OURS, True)
 
 

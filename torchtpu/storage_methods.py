@@ -168,13 +168,19 @@ def _byteswap(self: Storage, elem_size: Any) -> None:
 
 
 def _write_file(self: Storage, file: Any, is_real: bool, save_size: bool, itemsize: int) -> Any:
-    return self.cpu()._write_file(file, is_real, save_size, itemsize)
+    return self.cpu()._write_file(file, is_real, save_size, _checked(itemsize))
 
 
 def _set_from_file(self: Storage, file: Any, offset: Any, is_real: bool, itemsize: int) -> Storage:
     host = Storage(self.nbytes(), device="cpu")
-    host._set_from_file(file, offset, is_real, itemsize)
+    host._set_from_file(file, offset, is_real, _checked(itemsize))
     return _write(self, host_bytes(host))
+
+
+def _checked(itemsize: int) -> int:
+    if itemsize not in (1, 2, 4, 8, 16):  # torch divides by it
+        raise ValueError(f"[storage] expected an element size of 1, 2, 4, 8 or 16 bytes, got {itemsize}")
+    return itemsize
 
 
 def _delitem(_self: Storage, _index: Any) -> None:

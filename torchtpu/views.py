@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 Array = Any  # jax.Array or a tracer of one
@@ -71,6 +69,9 @@ def overlaps(view: View) -> bool:
 
 def read(base: Array, view: View) -> Array:
     """Return the view's elements as an array of the view's shape."""
+    import jax
+    import jax.numpy as jnp
+
     if 0 in view.shape:
         return jnp.zeros(view.shape, view.dtype)
     base = _with_dtype(base, view.dtype)
@@ -95,6 +96,8 @@ def write(base: Array | None, view: View, value: Array, physical: tuple[int, ...
 
     `base` may be None where the view covers the whole buffer, or where the rest is undefined.
     """
+    import jax.numpy as jnp
+
     if base is None:
         base = jnp.zeros(physical, dtype)
     if 0 in view.shape:
@@ -114,6 +117,8 @@ def covers(view: View, physical: tuple[int, ...], dtype: Any) -> bool:
 
 
 def _write_same_dtype(base: Array, view: View, value: Array) -> Array:
+    import jax
+
     elements = math.prod(base.shape)
     factoring = _factor(view, base.shape)
     if factoring is None:
@@ -136,6 +141,8 @@ def _is_contiguous(view: View) -> bool:
 
 
 def _to_radices(base: Array, radices: tuple[int, ...]) -> Array:
+    import jax.numpy as jnp
+
     missing = math.prod(radices) - math.prod(base.shape)
     if missing:
         base = jnp.pad(base.reshape(-1), (0, missing))
@@ -198,6 +205,8 @@ def _slice_of(
 
 def _indices(view: View) -> Array:
     """Element index of every position of the view in the flat buffer."""
+    import jax.numpy as jnp
+
     index = jnp.full((), view.offset, jnp.int32 if needed_elements(view) < 2**31 else jnp.int64)
     rank = len(view.shape)
     for d, (size, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
@@ -208,6 +217,9 @@ def _indices(view: View) -> Array:
 
 def _with_dtype(base: Array, dtype: np.dtype[Any]) -> Array:
     """Reinterpret the bytes of a dense array as another dtype (torch's `view(dtype)`)."""
+    import jax
+    import jax.numpy as jnp
+
     source = np.dtype(base.dtype)
     if source == dtype:
         return base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -33,7 +34,7 @@ def check(
     backward: bool = True,
     tolerance: float | None = None,
 ) -> int:
-    """Compare the OpInfo `name` ("add", "nn.functional.gelu", "div.floor_rounding") on both devices.
+    """Compare an OpInfo ("add", "nn.functional.gelu", "div.floor_rounding") on both devices.
 
     Samples that torch's own CPU device rejects are passed over. Returns how many were compared;
     raises AssertionError at the first difference, ValueError for an unknown name.
@@ -119,5 +120,5 @@ def _compare(
                 atol=tolerance if inexact else 0,
                 equal_nan=True,
                 check_stride=False,
-                msg=lambda text, k=kind, i=index: f"{where}, {k} {i}: {text}",
+                msg=partial("{}, {} {}: {}".format, where, kind, index),
             )

@@ -8,13 +8,14 @@ from torch.nn import functional
 
 from tests.lowerings.opinfo import check
 
-NAMES = (
-    "relu relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus threshold "
-    "prelu glu logsigmoid tanhshrink softshrink hardshrink softsign softmin"
-).split()
+NAMES = """
+    relu relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid
+    softplus threshold prelu glu logsigmoid tanhshrink softshrink hardshrink softsign
+    softmin
+"""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_float32_samples(name: str) -> None:
     assert check(f"nn.functional.{name}", torch.float32, max_samples=2)
 

@@ -32,7 +32,7 @@ def test_fractional_pooling_with_given_samples(rank: int) -> None:
     pool = F.fractional_max_pool2d if rank == 2 else F.fractional_max_pool3d
     results = []
     for device in ("cpu", "tpu"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.detach().to(device).requires_grad_()
         y, where = pool(
             leaf, 2, output_size=5, return_indices=True, _random_samples=samples.to(device)
         )

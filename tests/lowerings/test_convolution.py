@@ -24,7 +24,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     assert check("nn.functional.conv_transpose1d", dtype, max_samples=1, backward=backward)
 
 
-@pytest.mark.parametrize(("transposed", "groups"), product([False, True], [1, 2]))
+@pytest.mark.parametrize(("transposed", "groups"), list(product([False, True], [1, 2])))
 def test_all_options_together(transposed: bool, groups: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 4, 7, 6)

@@ -10,37 +10,40 @@ import torch
 
 from tests.lowerings.opinfo import check
 
-ARITHMETIC = (
-    "add sub mul rsub div.no_rounding_mode div.floor_rounding div.trunc_rounding floor_divide remainder "
-    "fmod pow float_power maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp clamp "
-    "clamp_min clamp_max lerp addcmul addcdiv where heaviside isin xlogy"
-).split()
-FUNCTIONS = (
-    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid sin cos tan asin acos atan "
-    "sinh cosh tanh asinh acosh atanh sinc floor ceil trunc round round.decimals_3 sign sgn frac signbit "
-    "isnan isinf isfinite nan_to_num frexp logit angle polar erf erfc erfinv lgamma digamma "
-    "polygamma.polygamma_n_1 i0 special.i1 special.entr special.erfcx special.zeta special.ndtri "
-    "special.bessel_j1 special.bessel_y0 special.modified_bessel_k0 special.airy_ai "
-    "special.chebyshev_polynomial_t special.hermite_polynomial_h igamma"
-).split()
-COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isclose".split()
-INTEGERS = (
-    "add mul div.floor_rounding div.trunc_rounding remainder fmod pow bitwise_and bitwise_xor bitwise_not "
-    "bitwise_left_shift bitwise_right_shift gcd lcm maximum clamp where abs sign"
-).split()
+ARITHMETIC = """
+    add sub mul rsub div.no_rounding_mode div.floor_rounding div.trunc_rounding floor_divide
+    remainder fmod pow float_power maximum minimum fmax fmin atan2 hypot copysign nextafter
+    logaddexp clamp clamp_min clamp_max lerp addcmul addcdiv where heaviside isin xlogy
+"""
+FUNCTIONS = """
+    abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid sin cos tan
+    asin acos atan sinh cosh tanh asinh acosh atanh sinc floor ceil trunc round
+    round.decimals_3 sign sgn frac signbit isnan isinf isfinite nan_to_num frexp logit angle
+    polar erf erfc erfinv lgamma digamma polygamma.polygamma_n_1 i0 special.i1 special.entr
+    special.erfcx special.zeta special.ndtri special.bessel_j1 special.bessel_y0
+    special.modified_bessel_k0 special.airy_ai special.chebyshev_polynomial_t
+    special.hermite_polynomial_h igamma
+"""
+COMPARISONS = """
+    eq ne lt le gt ge logical_and logical_or logical_xor logical_not isclose
+"""
+INTEGERS = """
+    add mul div.floor_rounding div.trunc_rounding remainder fmod pow bitwise_and bitwise_xor
+    bitwise_not bitwise_left_shift bitwise_right_shift gcd lcm maximum clamp where abs sign
+"""
 
 
-@pytest.mark.parametrize("name", ARITHMETIC + FUNCTIONS)
+@pytest.mark.parametrize("name", (ARITHMETIC + FUNCTIONS).split())
 def test_float32_samples(name: str) -> None:
     assert check(name, torch.float32, max_samples=1)
 
 
-@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("name", COMPARISONS.split())
 def test_comparison_samples(name: str) -> None:
     assert check(name, torch.float32, max_samples=1, backward=False)
 
 
-@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("name", INTEGERS.split())
 def test_int64_samples(name: str) -> None:
     assert check(name, torch.int64, max_samples=1, backward=False)
 
@@ -50,7 +53,9 @@ def test_bfloat16_samples(name: str) -> None:
     assert check(name, torch.bfloat16, max_samples=1)
 
 
-@pytest.mark.parametrize("name", ["mul", "div.no_rounding_mode", "exp", "abs", "angle", "sgn", "conj"])
+@pytest.mark.parametrize(
+    "name", ["mul", "div.no_rounding_mode", "exp", "abs", "angle", "sgn", "conj"]
+)
 def test_complex64_samples(name: str) -> None:
     assert check(name, torch.complex64, max_samples=1)
 
@@ -77,8 +82,9 @@ def test_binary_ops_of_special_values(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sign", "signbit", "isnan", "isinf", "isposinf", "isfinite", "nan_to_num", "relu", "frac",
-             "round", "trunc", "floor", "ceil", "abs", "neg"],
+    "name",
+    ["sign", "signbit", "isnan", "isinf", "isposinf", "isfinite", "nan_to_num", "relu", "frac", "round",
+     "trunc", "floor", "ceil", "abs", "neg"],
 )  # fmt: skip
 def test_unary_ops_of_special_values(name: str) -> None:
     both(getattr(torch, name), ODD)
@@ -118,7 +124,11 @@ def test_numbers_promote_as_in_torch(dtype: torch.dtype, other: complex) -> None
 
 def test_mixed_dtypes_promote() -> None:
     both(torch.add, torch.tensor([1, 2]), torch.tensor(0.5))
-    both(torch.mul, torch.tensor([1.5], dtype=torch.float16), torch.tensor([2.0], dtype=torch.bfloat16))
+    both(
+        torch.mul,
+        torch.tensor([1.5], dtype=torch.float16),
+        torch.tensor([2.0], dtype=torch.bfloat16),
+    )
     both(torch.lt, torch.tensor([1, 2]), torch.tensor([1.5, 1.5]))
 
 

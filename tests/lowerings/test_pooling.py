@@ -29,7 +29,7 @@ def test_max_pool_positions_and_gradient(
     x = torch.randint(0, 4, (2, 3, 9, 8)).float()  # many ties
     results = []
     for device in ("cpu", "tpu"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.detach().to(device).requires_grad_()
         y, where = F.max_pool2d(
             leaf, kernel, stride, padding, dilation, ceil_mode, return_indices=True
         )

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from functools import cache
 from pathlib import Path
 
-import jax
 import torch
 
-_PACKAGE = Path(__file__).parent.parent
-_LIBRARIES = tuple(
-    str(folder.resolve())
-    for folder in (
-        *(p for p in _PACKAGE.iterdir() if p.is_dir()),  # three of them are links in a checkout
-        _PACKAGE,
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    package = Path(__file__).parent.parent
+    jax = importlib.util.find_spec("jax")  # `import torch` asks for this file, and must not import jax
+    folders = (
+        *(p for p in package.iterdir() if p.is_dir()),  # three of them are links in a checkout
+        package,
         Path(torch.__file__).parent,
-        Path(jax.__file__).parent,
         Path(contextlib.__file__).parent,
+        *(Path(p) for p in (jax.submodule_search_locations or () if jax else ())),
     )
-)
+    return tuple(str(f.resolve()) for f in folders)
 
 
 @cache
 def _is_library(filename: str) -> bool:
-    return filename.startswith("<") or str(Path(filename).resolve()).startswith(_LIBRARIES)
+    return filename.startswith("<") or str(Path(filename).resolve()).startswith(_libraries())
 
 
 def user_line() -> str:

@@ -24,6 +24,9 @@ _KEY_TYPE = ArrayType((4,), np.dtype(np.uint32))
 _HALF = (np.dtype(np.float16), dtypes.to_numpy(torch.bfloat16))
 
 
+_UNIFORM = frozenset({"aten::fill_", "aten::zero_"})  # one value: elements may share their memory
+
+
 class Scalar(NamedTuple):
     """A CPU tensor of no dims that takes part as a number, with the dtype it promotes by."""
 
@@ -48,8 +51,8 @@ class Call:
     """A compiled signature: which buffers it reads and writes and how its results become tensors."""
 
     __slots__ = (
-        "_unshared", "capsule", "factories", "key", "layout", "name", "number_types", "program", "reads", "returned", "run", "single",
-        "writes",
+        "_guard", "_unshared", "capsule", "factories", "key", "layout", "name", "number_types", "program",
+        "reads", "returned", "run", "single", "writes",
     )
 
     def __init__(
@@ -76,6 +79,7 @@ class Call:
         self.returned = returned or _nothing
         self.program = program
         self._unshared: Call | None = None
+        self._guard: Callable[..., Any] | None = None
         self.run = executor.current().executable(program).run
 
     @property
@@ -90,6 +94,18 @@ class Call:
             self._unshared = other
         return self._unshared
 
+    def check_indices(self, arrays: Sequence[Any]) -> None:
+        """Raise IndexError where an index among the arguments is out of range (debug mode)."""
+        if self._guard is None:
+            program = _index_check(self.program)
+            self._guard = executor.current().executable(program).run if program else _nothing
+        answer = self._guard(arrays)
+        if answer is None:
+            return
+        wrong, value, dim, size = executor.current().target.get(answer[0]).tolist()
+        if wrong:
+            raise IndexError(f"index {value} is out of bounds for dimension {dim} with size {size}")
+
     @staticmethod
     def random_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the next uint32[4] key of the generator among the arguments as a device array."""
@@ -98,6 +114,17 @@ class Call:
 
 
 def _nothing(*_: Any) -> None:
+    return None
+
+
+def _index_check(program: Program) -> Program | None:
+    """The part of a program that finds an index out of range; None where its op has none to check."""
+    values = len(program.inputs)
+    for number, node in enumerate(program.nodes):
+        if isinstance(node.fn, Lowering) and node.fn.bounds is not None:
+            check = Node(f"{node.op}.indices", node.fn.first_out_of_range, (), node.kwargs, 1)
+            return Program(program.inputs, (*program.nodes[:number], check), (values,))
+        values += node.outputs
     return None
 
 
@@ -265,7 +292,7 @@ class _Preparation:
                 if tensor is None:
                     continue
                 view = view_of(tensor)
-                if views.overlaps(view):
+                if views.overlaps(view) and self.operation.op._schema.name not in _UNIFORM:
                     raise RuntimeError(
                         "unsupported operation: more than one element of the written-to tensor refers "
                         "to a single memory location. Please clone() the tensor before performing the "

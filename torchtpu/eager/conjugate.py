@@ -1,4 +1,4 @@
-"""Copies that settle lazy conjugation and negation: every other op sees tensors without those bits."""
+"""Copies that settle lazy conjugation and negation, so that no other op meets those bits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     if src.device.type == "tpu" and (src.is_conj() or src.is_neg()):
         src = _settled(src, src.is_conj(), src.is_neg())
     if self.device.type == "tpu" and (self.is_conj() or self.is_neg()):
-        return copy_(self, src.to(self.device))
+        src = src.to(self.device)
+        _derived("aten::copy_")(self, _settled(src, self.is_conj(), self.is_neg()))
+        return self
     torch.ops.aten._copy_from.default(src, self, non_blocking)
     return self
 
@@ -43,13 +45,17 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
     """A copy with the values that the tensor stands for."""
     if self.is_conj() or self.is_neg():
         self = _settled(self, self.is_conj(), self.is_neg())
-    if memory_format is None:
-        return _derived("aten::clone")(self)  # type: ignore[no-any-return]  # a kernel
-    return _derived("aten::clone")(self, memory_format=memory_format)  # type: ignore[no-any-return]  # a kernel
+    copied: torch.Tensor = (
+        _derived("aten::clone")(self)
+        if memory_format is None
+        else _derived("aten::clone")(self, memory_format=memory_format)
+    )
+    return copied
 
 
 @kernel("aten::_conj_physical")
 def conj_physical(self: torch.Tensor) -> torch.Tensor:
     """The conjugate as stored values; of a lazily conjugated tensor its stored values."""
     name = "aten::clone" if self.is_conj() else "aten::_conj_physical"
-    return _derived(name)(self)  # type: ignore[no-any-return]  # a kernel
+    stored: torch.Tensor = _derived(name)(self)
+    return stored

@@ -1,7 +1,7 @@
-"""Ops whose result's shape depends on values: the host reads a size, then a program of static shape runs.
+"""Ops whose result's shape depends on values: the host reads a size, then a static program runs.
 
-Sizes read from data are rounded up to a power of two for the program and its result is a view of the
-first elements, so that an op compiles at most log2(largest size) programs per input shape.
+Sizes read from data are rounded up to a power of two for the program and the result is a view of
+the first elements, so that an op compiles at most log2(largest size) programs per input shape.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _derived(name: str) -> Callable[..., Any]:
     return dispatch.derived[name]
 
 
-def _meta_like(self: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+def _meta_like(
+    self: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None
+) -> torch.Tensor:
     return self.new_empty(tuple(shape), dtype=dtype or self.dtype)
 
 
@@ -66,7 +68,8 @@ def _masked_select(self: torch.Tensor, mask: torch.Tensor, size: int) -> torch.T
 def _bincount(self: torch.Tensor, weights: torch.Tensor | None, size: int) -> torch.Tensor:
     if weights is None:
         return _meta_like(self, (size,), torch.int64)
-    return _meta_like(weights, (size,), torch.float32 if weights.dtype == torch.float32 else torch.float64)
+    dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return _meta_like(weights, (size,), dtype)
 
 
 @_define("repeat_interleave(Tensor repeats, int size) -> Tensor")
@@ -108,9 +111,10 @@ def first(padded: torch.Tensor, count: int) -> torch.Tensor:
     if padded.shape[0] == count:
         return padded
     shape = (count, *padded.shape[1:])
-    return torch.ops.aten.as_strided_.default(
+    view: torch.Tensor = torch.ops.aten.as_strided_.default(
         alias(padded), shape, padded.stride(), padded.storage_offset()
     )
+    return view
 
 
 def _count_nonzero(mask: torch.Tensor) -> int:
@@ -142,27 +146,32 @@ def arange(
 ) -> torch.Tensor:
     """start, start + step, ... below end: one program per length."""
     copy_ops._check_factory(device, layout, pin_memory)
-    length, dtype = _arange_type(start, end, step, type(start), type(end), type(step), dtype)
-    return _arange(start, step, length, dtype)
+    types = (type(start), type(end), type(step))
+    length, dtype = _arange_type(start, end, step, types, dtype)
+    made: torch.Tensor = _arange(start, step, length, dtype)
+    return made
+
+
+_ranged: Callable[..., torch.Tensor] = arange
 
 
 @kernel("aten::arange.start")
 def arange_from(start: Any, end: Any, **options: Any) -> torch.Tensor:
     """start, start + 1, ... below end."""
-    return arange(start, end, **options)
+    return _ranged(start, end, **options)
 
 
 @kernel("aten::arange")
 def arange_below(end: Any, **options: Any) -> torch.Tensor:
     """0, 1, ... below end."""
-    return arange(0, end, **options)
+    return _ranged(0, end, **options)
 
 
 @lru_cache(maxsize=4096)
 def _arange_type(
-    start: Any, end: Any, step: Any, *types: Any
+    start: Any, end: Any, step: Any, types: tuple[type, ...], dtype: torch.dtype | None
 ) -> tuple[int, torch.dtype]:
-    like = torch.arange(start, end, step, dtype=types[-1], device="meta")
+    like = torch.arange(start, end, step, dtype=dtype, device="meta")
     return like.shape[0], like.dtype
 
 
@@ -201,7 +210,8 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     """Tell whether two tensors have the same shape and elements."""
     if self.device != other.device:
         raise RuntimeError(
-            f"Cannot compare two tensors on different devices. Got: {self.device} and {other.device}"
+            "Cannot compare two tensors on different devices. "
+            f"Got: {self.device} and {other.device}"
         )
     if self.shape != other.shape:
         return False
@@ -241,7 +251,10 @@ def _unique(
 
 @kernel("aten::_unique2")
 def unique2(
-    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    self: torch.Tensor,
+    sorted: bool = True,  # noqa: A002  # the schema's name
+    return_inverse: bool = False,
+    return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The distinct elements in order."""
     found, place, often = _unique(
@@ -252,19 +265,26 @@ def unique2(
 
 @kernel("aten::_unique")
 def unique(
-    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False
+    self: torch.Tensor,
+    sorted: bool = True,  # noqa: A002  # the schema's name
+    return_inverse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct elements in order."""
-    return unique2(self, sorted, return_inverse)[:2]
+    rows = self.reshape(-1)
+    found, place, _ = _unique(rows, sort=True, inverse=return_inverse, counts=False)
+    return found, place.view(self.shape) if return_inverse else place
 
 
 @kernel("aten::unique_consecutive")
 def unique_consecutive(
-    self: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    self: torch.Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The first element of each run of equal ones."""
     if dim is not None:
-        return unique_dim_consecutive(self, dim, return_inverse, return_counts)
+        return _unique_slices(self, dim, sort=False, inverse=return_inverse, counts=return_counts)
     found, place, often = _unique(
         self.reshape(-1), sort=False, inverse=return_inverse, counts=return_counts
     )
@@ -275,7 +295,7 @@ def unique_consecutive(
 def unique_dim(
     self: torch.Tensor,
     dim: int,
-    sorted: bool = True,
+    sorted: bool = True,  # noqa: A002  # the schema's name
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -309,10 +329,15 @@ def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.T
     """self[indices]; a mask counts as the indices of its true elements."""
     masks = [i for i in indices if _is_mask(i)]
     if not masks:
-        return _derived("aten::index.Tensor")(self, indices)  # type: ignore[no-any-return]  # a kernel
+        return _gathered(self, indices)
     if len(masks) == 1 and sum(i is not None for i in indices) == 1:
         return _index_by_mask(self, indices)
-    return _derived("aten::index.Tensor")(self, _expanded(self, indices))  # type: ignore[no-any-return]  # a kernel
+    return _gathered(self, _expanded(self, indices))
+
+
+def _gathered(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    result: torch.Tensor = _derived("aten::index.Tensor")(self, indices)
+    return result
 
 
 @kernel("aten::index_put_")
@@ -323,7 +348,7 @@ def index_put_(
     accumulate: bool = False,
 ) -> torch.Tensor:
     """self[indices] = values; one value behind one mask is a select of static shape."""
-    masks = [i for i in indices if _is_mask(i)]
+    masks = [i for i in indices if i is not None and _is_mask(i)]
     if not masks:
         _derived("aten::index_put_")(self, indices, values, accumulate)
         return self
@@ -348,7 +373,8 @@ def index_put_impl_(
     unsafe: bool = False,
 ) -> torch.Tensor:
     """self[indices] = values."""
-    return index_put_(self, indices, values, accumulate)
+    index_put_(self, indices, values, accumulate)
+    return self
 
 
 @kernel("aten::index_put")
@@ -360,8 +386,11 @@ def index_put(
 ) -> torch.Tensor:
     """A copy of self with self[indices] = values."""
     if any(_is_mask(i) for i in indices):
-        return index_put_(self.clone(), indices, values, accumulate)
-    return _derived("aten::index_put")(self, indices, values, accumulate)  # type: ignore[no-any-return]  # a kernel
+        copy = self.clone()
+        index_put_(copy, indices, values, accumulate)
+        return copy
+    result: torch.Tensor = _derived("aten::index_put")(self, indices, values, accumulate)
+    return result
 
 
 def _is_mask(index: torch.Tensor | None) -> bool:
@@ -391,18 +420,15 @@ def _index_by_mask(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -
     mask = mask.to(self.device)
     count = _count_nonzero(mask)
     places = _nonzero(mask, bucket(count, mask.numel()))
-    padded = _derived("aten::index.Tensor")(self, [None] * dim + list(places.unbind(1)))
-    return padded.narrow(dim, 0, count)  # type: ignore[no-any-return]  # torch
+    return _gathered(self, [None] * dim + list(places.unbind(1))).narrow(dim, 0, count)
 
 
 def _check_mask(self: torch.Tensor, mask: torch.Tensor, dim: int) -> None:
     for offset, size in enumerate(mask.shape):
         if dim + offset >= self.dim():
-            raise IndexError(
-                f"too many indices for tensor of dimension {self.dim()}"
-            )
+            raise IndexError(f"too many indices for tensor of dimension {self.dim()}")
         if size != self.shape[dim + offset]:
             raise IndexError(
-                f"The shape of the mask {list(mask.shape)} at index {offset} does not match the shape "
-                f"of the indexed tensor {list(self.shape)} at index {dim + offset}"
+                f"The shape of the mask {list(mask.shape)} at index {offset} does not match the "
+                f"shape of the indexed tensor {list(self.shape)} at index {dim + offset}"
             )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchtpu.eager import restate
+from torchtpu.eager import missing_meta
 from torchtpu.errors import TpuError
 
 
@@ -48,7 +49,7 @@ def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: boo
     inputs = {n: v for n, v in on_meta.items() if n in names}
     restate.check(functional, inputs)
     try:
-        return _describe(functional(**inputs))
+        return _describe(missing_meta.CORRECTED.get(functional, functional)(**inputs))
     except NotImplementedError:
         return _guess(op, functional, bound)
     except Exception as error:

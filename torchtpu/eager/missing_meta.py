@@ -1,4 +1,4 @@
-"""Meta functions of ops for which torch has none."""
+"""Meta functions of ops for which torch has none, or one that rejects what CPU accepts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _library = torch.library.Library("aten", "IMPL")
+CORRECTED: dict[Any, Callable[..., Any]] = {}  # overload -> what run_meta calls in its place
 
 
 def _meta(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -17,6 +18,26 @@ def _meta(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return fn
 
     return enter
+
+
+def _corrects(op: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+        CORRECTED[op] = fn
+        return fn
+
+    return enter
+
+
+@_corrects(torch.ops.aten._thnn_fused_lstm_cell.default)
+def lstm_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    cx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Hidden and cell state and a workspace of four gates; torch's own wants biases."""
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
 @_meta("_thnn_fused_gru_cell")

@@ -36,7 +36,8 @@ class Debug:
     mode = EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
 
     def launch(self, call: Any, arrays: Sequence[Any]) -> list[Any]:
-        """Run a prepared call, wait for it and, on request, look for NaNs."""
+        """Check indices, run a prepared call, wait for it and, on request, look for NaNs."""
+        call.check_indices(arrays)
         result: list[Any] = call.run(arrays)
         target = executor.current().target
         target.wait(result)

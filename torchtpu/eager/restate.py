@@ -26,7 +26,7 @@ def check(op: Any, arguments: Mapping[str, Any]) -> None:
     dim = arguments.get("dim")
     mixed = op._schema.name.removeprefix("aten::") in _SAME_DTYPE and len({t.dtype for t in tensors}) > 1
     outside = tensors and type(dim) is int and not -(tensors[0].dim() or 1) <= dim < (tensors[0].dim() or 1)
-    if mixed or outside:
+    if mixed or outside or any(t.numel() == 0 for t in tensors):
         error = _error_of(op, arguments)
         if error is not None:
             raise error

@@ -137,7 +137,11 @@ def elu(self: Array, alpha: Array = 1, scale: Array = 1, input_scale: Array = 1)
 
 @lowering("aten::elu_backward", compute="output")
 def elu_backward(
-    grad_output: Array, alpha: Array, scale: Array, input_scale: Array, is_result: bool,
+    grad_output: Array,
+    alpha: Array,
+    scale: Array,
+    input_scale: Array,
+    is_result: bool,
     self_or_result: Array,
 ) -> Array:
     """The slope of elu from its input or from its result."""
@@ -158,7 +162,9 @@ def celu(self: Array, alpha: Array = 1.0) -> Array:
 def softplus(self: Array, beta: Array = 1, threshold: Array = 20) -> Array:
     """log(1 + exp(beta x)) / beta; x where beta x is above the threshold."""
     scaled = self * beta
-    return jnp.where(scaled > threshold, self, jnp.log1p(jnp.exp(jnp.minimum(scaled, threshold))) / beta)
+    return jnp.where(
+        scaled > threshold, self, jnp.log1p(jnp.exp(jnp.minimum(scaled, threshold))) / beta
+    )
 
 
 @lowering("aten::softplus_backward", compute="output")
@@ -237,12 +243,20 @@ def log_sigmoid_backward(grad_output: Array, self: Array, buffer: Array) -> Arra
 
 @lowering("aten::rrelu_with_noise_backward", compute="output")
 def rrelu_with_noise_backward(
-    grad_output: Array, self: Array, noise: Array, lower: Array, upper: Array, training: bool,
+    grad_output: Array,
+    self: Array,
+    noise: Array,
+    lower: Array,
+    upper: Array,
+    training: bool,
     self_is_result: bool,
 ) -> Array:
     """grad * noise in training, else the gradient of leaky_relu at the mean slope."""
     slope = (lower + upper) / 2
     if training:
-        return jnp.where(upper - lower > 1e-6, grad_output * noise,
-                         jnp.where(self > 0, grad_output, grad_output * slope))
+        return jnp.where(
+            upper - lower > 1e-6,
+            grad_output * noise,
+            jnp.where(self > 0, grad_output, grad_output * slope),
+        )
     return jnp.where(self > 0, grad_output, grad_output * slope)

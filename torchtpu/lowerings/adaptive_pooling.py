@@ -121,10 +121,11 @@ def fractional_max_pool(
     values = self
     where = jnp.broadcast_to(plane_positions(self.shape, rank), self.shape)
     samples = random_samples.reshape(*self.shape[:-rank], rank).astype(jnp.float32)
-    for d in reversed(range(rank)):  # samples run from the last dim to the first
+    for d in reversed(range(rank)):
+        sample = samples[..., d if rank == 3 else 1 - d]  # torch draws in 2d for the last dim first
         axis = self.ndim - rank + d
         taps = _random_starts(
-            samples[..., rank - 1 - d], self.shape[axis], output_size[d], kernel_size[d]
+            sample, self.shape[axis], output_size[d], kernel_size[d]
         )
         taps = taps[..., None] + jnp.arange(kernel_size[d])  # [*, count, kernel]
         values, where = (_gathered(a, taps, axis, self.ndim - rank) for a in (values, where))

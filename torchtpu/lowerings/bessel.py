@@ -1,4 +1,4 @@
-"""Bessel functions of order 0 and 1 and the Airy function: power series near 0, asymptotics far out.
+"""Bessel functions of order 0 and 1 and the Airy function: series near 0, asymptotics far out.
 
 The series cancel, so both are summed in float64. Formulas: DLMF 10.2, 10.8, 10.17, 10.31, 10.40
 (Bessel) and 9.4, 9.7 (Airy); the bounds between the two keep the error of either below 1e-9.

@@ -1,4 +1,4 @@
-"""The static halves of ops whose result's shape depends on data: padded to a size the host chose."""
+"""Static halves of ops whose result's shape depends on data: padded to a size the host chose."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def equal_values(self: Array, other: Array) -> Array:
 
 @lowering("torchtpu::distinct")
 def distinct(self: Array, sort: bool) -> tuple[Array, Array, Array, Array]:
-    """Rows in order, the place in them where each distinct row starts, each row's number, the count.
+    """Rows in order, the places where each distinct row starts, each row's number, the count.
 
-    Row i of the result for `starts` belongs to distinct row i; behind the last one stands the length.
+    Entry i of the starts belongs to distinct row i; behind the last one stands the length.
     """
     rows = self[:, None] if self.ndim == 1 else self
     length = rows.shape[0]

@@ -1,4 +1,4 @@
-"""Elementwise functions of one operand: exponentials, trigonometry, rounding, signs, float classes."""
+"""Functions of one operand: exponentials, trigonometry, rounding, signs, parts of numbers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,40 @@ def _sign(x: Array) -> Array:
 
 
 for _name, _fn in {
-    "neg": jnp.negative, "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
-    "log": jnp.log, "log2": jnp.log2, "log10": jnp.log10, "log1p": jnp.log1p, "sqrt": jnp.sqrt,
-    "rsqrt": lax.rsqrt, "reciprocal": jnp.reciprocal, "sigmoid": sigmoid, "sin": jnp.sin,
-    "cos": jnp.cos, "tan": jnp.tan, "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan,
-    "sinh": jnp.sinh, "cosh": jnp.cosh, "tanh": jnp.tanh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh,
-    "atanh": jnp.arctanh, "sinc": jnp.sinc, "floor": _if_float(jnp.floor), "ceil": _if_float(jnp.ceil),
-    "trunc": _if_float(jnp.trunc), "round": _if_float(jnp.round), "sign": _sign, "sgn": _sign,
-    "frac": lambda x: x - jnp.trunc(x), "deg2rad": jnp.deg2rad, "rad2deg": jnp.rad2deg,
+    "neg": jnp.negative,
+    "exp": jnp.exp,
+    "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "log": jnp.log,
+    "log2": jnp.log2,
+    "log10": jnp.log10,
+    "log1p": jnp.log1p,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "reciprocal": jnp.reciprocal,
+    "sigmoid": sigmoid,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "tan": jnp.tan,
+    "asin": jnp.arcsin,
+    "acos": jnp.arccos,
+    "atan": jnp.arctan,
+    "sinh": jnp.sinh,
+    "cosh": jnp.cosh,
+    "tanh": jnp.tanh,
+    "asinh": jnp.arcsinh,
+    "acosh": jnp.arccosh,
+    "atanh": jnp.arctanh,
+    "sinc": jnp.sinc,
+    "floor": _if_float(jnp.floor),
+    "ceil": _if_float(jnp.ceil),
+    "trunc": _if_float(jnp.trunc),
+    "round": _if_float(jnp.round),
+    "sign": _sign,
+    "sgn": _sign,
+    "frac": lambda x: x - jnp.trunc(x),
+    "deg2rad": jnp.deg2rad,
+    "rad2deg": jnp.rad2deg,
 }.items():
     unary(f"aten::{_name}", _fn)
 
@@ -64,8 +90,12 @@ def _of_floats(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 for _name, _fn in {
-    "abs": jnp.abs, "signbit": _signbit, "isnan": _of_floats(jnp.isnan), "isinf": _of_floats(jnp.isinf),
-    "isposinf": _of_floats(lambda x: x == jnp.inf), "isneginf": _of_floats(lambda x: x == -jnp.inf),
+    "abs": jnp.abs,
+    "signbit": _signbit,
+    "isnan": _of_floats(jnp.isnan),
+    "isinf": _of_floats(jnp.isinf),
+    "isposinf": _of_floats(lambda x: x == jnp.inf),
+    "isneginf": _of_floats(lambda x: x == -jnp.inf),
 }.items():
     unary(f"aten::{_name}", _fn, compute="as_is")
 
@@ -82,9 +112,7 @@ def round_decimals(self: Array, decimals: int) -> Array:
 
 
 @lowering("aten::nan_to_num")
-def nan_to_num(
-    self: Array, nan: Any = None, posinf: Any = None, neginf: Any = None
-) -> Array:
+def nan_to_num(self: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
     """Replace NaN by nan (0), inf by posinf (the largest number), -inf by neginf (the smallest)."""
     if not jnp.issubdtype(self.dtype, jnp.inexact):
         return self
@@ -92,7 +120,7 @@ def nan_to_num(
         return lax.complex(
             nan_to_num(self.real, nan, posinf, neginf), nan_to_num(self.imag, nan, posinf, neginf)
         )
-    limits = jnp.finfo(self.dtype)
+    limits = jnp.finfo(self.dtype)  # type: ignore[no-untyped-call]  # jax
 
     def number(value: Any, default: Any) -> Array:
         return jnp.asarray(default if value is None else value).astype(self.dtype)
@@ -152,7 +180,6 @@ def complex_(real: Array, imag: Array) -> Array:
 @lowering("aten::polar")
 def polar(abs: Array, angle: Array) -> Array:
     """abs * (cos(angle) + i sin(angle))."""
-    abs, angle = jnp.broadcast_arrays(abs, angle)
     return lax.complex(abs * jnp.cos(angle), abs * jnp.sin(angle))
 
 
@@ -160,5 +187,3 @@ def polar(abs: Array, angle: Array) -> Array:
 def conj_physical(self: Array) -> Array:
     """The complex conjugate as new elements."""
     return jnp.conj(self) if jnp.issubdtype(self.dtype, jnp.complexfloating) else self
-
-

@@ -16,7 +16,7 @@ from torchtpu.lowerings.registry import Array, convert, lowering
 @lowering("aten::full", compute="output")
 def full(size: Sequence[int], fill_value: Array, dtype: Any = None) -> Array:
     """Every element is fill_value."""
-    return jnp.broadcast_to(*alike(fill_value), size)
+    return jnp.broadcast_to(alike(fill_value)[0], tuple(size))
 
 
 @lowering("aten::_efficientzerotensor")
@@ -40,7 +40,9 @@ def eye(n: int, m: int | None = None, dtype: Any = None) -> Array:
 
 
 @lowering(
-    "aten::linspace", "aten::linspace.Tensor_Tensor", "aten::linspace.Tensor_Scalar",
+    "aten::linspace",
+    "aten::linspace.Tensor_Tensor",
+    "aten::linspace.Tensor_Scalar",
     "aten::linspace.Scalar_Tensor",
 )
 def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
@@ -49,12 +51,12 @@ def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
 
 
 @lowering(
-    "aten::logspace", "aten::logspace.Tensor_Tensor", "aten::logspace.Tensor_Scalar",
+    "aten::logspace",
+    "aten::logspace.Tensor_Tensor",
+    "aten::logspace.Tensor_Scalar",
     "aten::logspace.Scalar_Tensor",
 )
-def logspace(
-    start: Array, end: Array, steps: int, base: Array = 10.0, dtype: Any = None
-) -> Array:
+def logspace(start: Array, end: Array, steps: int, base: Array = 10.0, dtype: Any = None) -> Array:
     """base to the powers of linspace."""
     return jnp.power(base, _spaced(start, end, steps, dtype))
 

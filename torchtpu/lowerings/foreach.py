@@ -71,10 +71,11 @@ def foreach(name: str, base: str, **names: str) -> None:
     )
 
 
-for _name in (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg "
-    "reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero clone max"
-).split():
+_UNARY = """
+    abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg
+    reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero clone max
+"""
+for _name in _UNARY.split():
     foreach(f"aten::_foreach_{_name}", f"aten::{_name}", self="self")
 
 for _name in ("add", "sub"):
@@ -85,7 +86,10 @@ for _name in ("add", "sub"):
 foreach("aten::_foreach_add.Tensor", "aten::add.Tensor", self="self", other="other", alpha="alpha")
 
 for _name, _base in {
-    "mul": "mul.Tensor", "div": "div.Tensor", "maximum": "maximum", "minimum": "minimum",
+    "mul": "mul.Tensor",
+    "div": "div.Tensor",
+    "maximum": "maximum",
+    "minimum": "minimum",
 }.items():
     foreach(f"aten::_foreach_{_name}.List", f"aten::{_base}", self="self", other="other")
     foreach(f"aten::_foreach_{_name}.Scalar", f"aten::{_base}", self="self", other="scalar")
@@ -95,26 +99,42 @@ for _name in ("mul", "div"):
 for _name, _bound in {"clamp_min": "min", "clamp_max": "max"}.items():
     for _which, _argument in {"List": "other", "Scalar": "scalar", "ScalarList": "scalars"}.items():
         foreach(
-            f"aten::_foreach_{_name}.{_which}", f"aten::{_name}", **{"self": "self", _bound: _argument}
+            f"aten::_foreach_{_name}.{_which}",
+            f"aten::{_name}",
+            **{"self": "self", _bound: _argument},
         )
 
 for _name in ("addcdiv", "addcmul"):
-    for _which, _argument in {"Scalar": "value", "ScalarList": "scalars", "Tensor": "scalars"}.items():
+    for _which, _argument in {
+        "Scalar": "value",
+        "ScalarList": "scalars",
+        "Tensor": "scalars",
+    }.items():
         foreach(
-            f"aten::_foreach_{_name}.{_which}", f"aten::{_name}",
-            self="self", tensor1="tensor1", tensor2="tensor2", value=_argument,
+            f"aten::_foreach_{_name}.{_which}",
+            f"aten::{_name}",
+            self="self",
+            tensor1="tensor1",
+            tensor2="tensor2",
+            value=_argument,
         )
 
 for _which, _weight in {"List": "weights", "Scalar": "weight", "ScalarList": "weight"}.items():
     foreach(
-        f"aten::_foreach_lerp.{_which}", "aten::lerp.Tensor", self="self", end="tensors1", weight=_weight
+        f"aten::_foreach_lerp.{_which}",
+        "aten::lerp.Tensor",
+        self="self",
+        end="tensors1",
+        weight=_weight,
     )
 for _which in ("List", "ScalarList", "ScalarAndTensor"):
     foreach(
         f"aten::_foreach_pow.{_which}", "aten::pow.Tensor_Tensor", self="self", exponent="exponent"
     )
 foreach("aten::_foreach_pow.Scalar", "aten::pow.Tensor_Scalar", self="self", exponent="exponent")
-foreach("aten::_foreach_norm.Scalar", "aten::linalg_vector_norm", self="self", ord="ord", dtype="dtype")
+foreach(
+    "aten::_foreach_norm.Scalar", "aten::linalg_vector_norm", self="self", ord="ord", dtype="dtype"
+)
 foreach("aten::_foreach_copy", "aten::copy", self="self", src="src")
 
 
@@ -130,8 +150,12 @@ def non_finite_check_and_unscale(
 
 @lowering("aten::_amp_update_scale")
 def update_scale(
-    self: Array, growth_tracker: Array, found_inf: Array, scale_growth_factor: Array,
-    scale_backoff_factor: Array, growth_interval: int,
+    self: Array,
+    growth_tracker: Array,
+    found_inf: Array,
+    scale_growth_factor: Array,
+    scale_backoff_factor: Array,
+    growth_interval: int,
 ) -> tuple[Array, Array]:
     """The next loss scale: backed off after an infinity, grown after growth_interval good steps."""
     good = growth_tracker + 1

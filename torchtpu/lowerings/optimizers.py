@@ -24,7 +24,9 @@ def _unscaled(grad: Array, scale: Array | None) -> Array:
 
 def _unless(skip: Array | None, new: Array, old: Array) -> Array:
     """The old value where the gradients were not finite."""
-    return new.astype(old.dtype) if skip is None else jnp.where(skip == 1, old, new.astype(old.dtype))
+    return (
+        new.astype(old.dtype) if skip is None else jnp.where(skip == 1, old, new.astype(old.dtype))
+    )
 
 
 def _wide(x: Array) -> Array:
@@ -33,11 +35,23 @@ def _wide(x: Array) -> Array:
 
 def _adam(decoupled: bool) -> Callable[..., Arrays]:
     def step(
-        self: Arrays, grads: Arrays, exp_avgs: Arrays, exp_avg_sqs: Arrays, max_exp_avg_sqs: Arrays,
-        state_steps: Arrays, lr: Array, beta1: Array, beta2: Array, weight_decay: Array, eps: Array,
-        amsgrad: bool, maximize: bool, grad_scale: Array | None = None, found_inf: Array | None = None,
+        self: Arrays,
+        grads: Arrays,
+        exp_avgs: Arrays,
+        exp_avg_sqs: Arrays,
+        max_exp_avg_sqs: Arrays,
+        state_steps: Arrays,
+        lr: Array,
+        beta1: Array,
+        beta2: Array,
+        weight_decay: Array,
+        eps: Array,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Array | None = None,
+        found_inf: Array | None = None,
     ) -> Arrays:
-        """Kingma and Ba (2015), algorithm 1; Loshchilov and Hutter (2019) where decay is decoupled."""
+        """Kingma and Ba (2015), algorithm 1; decay decoupled as in Loshchilov and Hutter (2019)."""
         rows = []
         for i, p in enumerate(self):
             g = _unscaled(grads[i], grad_scale)
@@ -77,9 +91,18 @@ lowering("aten::_fused_adamw", "aten::_fused_adamw.tensor_lr")(_adam(decoupled=T
 
 @lowering("aten::_fused_sgd", "aten::_fused_sgd.tensor_lr")
 def sgd(
-    self: Arrays, grads: Arrays, momentum_buffer_list: Arrays, weight_decay: Array, momentum: Array,
-    lr: Array, dampening: Array, nesterov: bool, maximize: bool, is_first_step: bool,
-    grad_scale: Array | None = None, found_inf: Array | None = None,
+    self: Arrays,
+    grads: Arrays,
+    momentum_buffer_list: Arrays,
+    weight_decay: Array,
+    momentum: Array,
+    lr: Array,
+    dampening: Array,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Array | None = None,
+    found_inf: Array | None = None,
 ) -> Arrays:
     """Stochastic gradient descent, with momentum where there are buffers for it."""
     rows = []
@@ -102,8 +125,16 @@ def sgd(
 
 @lowering("aten::_fused_adagrad", "aten::_fused_adagrad.tensor_lr")
 def adagrad(
-    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, lr: Array, lr_decay: Array,
-    weight_decay: Array, eps: Array, maximize: bool, grad_scale: Array | None = None,
+    self: Arrays,
+    grads: Arrays,
+    state_sums: Arrays,
+    state_steps: Arrays,
+    lr: Array,
+    lr_decay: Array,
+    weight_decay: Array,
+    eps: Array,
+    maximize: bool,
+    grad_scale: Array | None = None,
     found_inf: Array | None = None,
 ) -> Arrays:
     """Duchi, Hazan and Singer (2011): steps divided by the root of the summed squares."""

@@ -108,10 +108,6 @@ def _truncated_remainder(a: Array, b: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(a, b))
 
 
-def _maximum(a: Array, b: Array) -> Array:
-    return jnp.maximum(a, b)
-
-
 binary("aten::mul", multiply)
 binary("aten::div", jnp.divide)
 binary("aten::floor_divide", floor_division, ("", "Scalar"))
@@ -130,7 +126,11 @@ binary("aten::logaddexp2", jnp.logaddexp2, ("",))
 binary("aten::gcd", jnp.gcd, ("",))
 binary("aten::lcm", jnp.lcm, ("",))
 for _name, _fn in {
-    "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal, "gt": jnp.greater,
+    "eq": jnp.equal,
+    "ne": jnp.not_equal,
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "gt": jnp.greater,
     "ge": jnp.greater_equal,
 }.items():
     binary(f"aten::{_name}", _fn, compute="inputs")
@@ -147,9 +147,7 @@ _logical("aten::logical_or", jnp.logical_or)
 _logical("aten::logical_xor", jnp.logical_xor)
 unary("aten::logical_not", lambda x: ~convert(x, jnp.bool_), compute="as_is")
 unary("aten::bitwise_not", jnp.bitwise_not)
-for _name, _fn in {
-    "and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor
-}.items():
+for _name, _fn in {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}.items():
     binary(f"aten::bitwise_{_name}", _fn, ("Tensor", "Scalar", "Scalar_Tensor"))
 
 
@@ -222,7 +220,7 @@ def clamp_max(self: Array, max: Array) -> Array:
 
 @lowering("aten::lerp.Scalar", "aten::lerp.Tensor", compute="output")
 def lerp(self: Array, end: Array, weight: Array) -> Array:
-    """self + weight * (end - self), written from the nearer end so that weight 1 gives end exactly."""
+    """self + weight * (end - self), from the nearer end: weight 1 gives end exactly."""
     step = end - self
     return jnp.where(jnp.abs(weight) < 0.5, self + weight * step, end - step * (1 - weight))
 
@@ -252,16 +250,24 @@ def heaviside(self: Array, values: Array) -> Array:
 
 
 @lowering(
-    "aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", compute="inputs"
+    "aten::isin.Tensor_Tensor",
+    "aten::isin.Tensor_Scalar",
+    "aten::isin.Scalar_Tensor",
+    compute="inputs",
 )
 def isin(
-    elements: Array = None, test_elements: Array = None, element: Array = None,
-    test_element: Array = None, assume_unique: bool = False, invert: bool = False,
+    elements: Array = None,
+    test_elements: Array = None,
+    element: Array = None,
+    test_element: Array = None,
+    assume_unique: bool = False,
+    invert: bool = False,
 ) -> Array:
     """Tell for each element whether it is among the test elements."""
     sought = elements if elements is not None else element
     among = test_elements if test_elements is not None else test_element
-    return jnp.isin(*alike(sought, among), invert=invert)
+    sought, among = alike(sought, among)
+    return jnp.isin(sought, among, invert=invert)
 
 
 @lowering("aten::clone")
@@ -273,7 +279,7 @@ def clone(self: Array) -> Array:
 @lowering("aten::fill.Scalar", "aten::fill.Tensor", shape_only={"self"}, compute="output")
 def fill(self: Array, value: Array) -> Array:
     """Every element is value."""
-    return jnp.broadcast_to(*alike(value), self.shape)
+    return jnp.broadcast_to(alike(value)[0], self.shape)
 
 
 @lowering("aten::zero", shape_only={"self"})

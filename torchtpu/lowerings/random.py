@@ -21,7 +21,10 @@ _LIKE = frozenset({"self"})
 def bits(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Random bits as uint32 or uint64."""
     algorithm = lax.RandomAlgorithm.RNG_PHILOX
-    return lax.rng_bit_generator(key, shape, dtype=dtype, algorithm=algorithm)[1]
+    drawn = lax.rng_bit_generator(  # type: ignore[no-untyped-call]  # jax
+        key, shape, dtype=dtype, algorithm=algorithm
+    )
+    return drawn[1]
 
 
 def split(key: Array, count: int) -> list[Array]:
@@ -77,7 +80,9 @@ def normal(key: Array, self: Array, mean: Array = 0.0, std: Array = 1.0) -> Arra
     return drawn * jnp.asarray(std, dtype) + jnp.asarray(mean, dtype)
 
 
-@lowering("aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", key=True)
+@lowering(
+    "aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", key=True
+)
 def normal_around(key: Array, mean: Array, std: Array = 1.0) -> Array:
     """Normal with a mean and a deviation for each element."""
     mean, std = jnp.asarray(mean), jnp.asarray(std)
@@ -165,9 +170,12 @@ def random(key: Array, self: Array) -> Array:
 
 def _largest(dtype: Any) -> int:
     """The largest integer up to which a dtype holds all of them."""
-    if np.dtype(dtype).kind in "iu":
-        return int(min(jnp.iinfo(dtype).max, 2**63 - 2))
-    return 2 ** (int(jnp.finfo(dtype).nmant) + 1)
+    kind = np.dtype(dtype)
+    if kind.kind in "biu":
+        bits = {"b": 1, "u": kind.itemsize * 8, "i": kind.itemsize * 8 - 1}[kind.kind]
+        return int(min(2**bits, 2**63 - 1)) - 1
+    digits = int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]  # jax
+    return int(2**digits)
 
 
 @lowering("aten::randperm", "aten::randperm.generator", key=True)
@@ -196,7 +204,7 @@ def native_dropout_backward(grad_output: Array, mask: Array, scale: Array) -> Ar
 
 @lowering("aten::multinomial", key=True)
 def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
-    """Indices drawn with these weights: Gumbel's top-k without, the inverse sums with replacement."""
+    """Indices drawn with these weights; Gumbel's top-k where none may come twice."""
     weights = self.astype(working(self.dtype))
     if not replacement:
         noise = -jnp.log(-jnp.log(open_unit(key, weights.shape, weights.dtype)))
@@ -210,14 +218,20 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
 
 @lowering("aten::rrelu_with_noise_functional", key=True)
 def rrelu_with_noise(
-    key: Array, self: Array, noise: Array, lower: Array = 0.125, upper: Array = 1 / 3,
+    key: Array,
+    self: Array,
+    noise: Array,
+    lower: Array = 0.125,
+    upper: Array = 1 / 3,
     training: bool = False,
 ) -> tuple[Array, Array]:
     """leaky_relu with a random slope per element in training, with the mean slope else."""
     dtype = working(self.dtype)
     x = self.astype(dtype)
     if not training:
-        return jnp.where(x > 0, x, x * (jnp.asarray(lower) + jnp.asarray(upper)).astype(dtype) / 2), noise
+        return jnp.where(
+            x > 0, x, x * (jnp.asarray(lower) + jnp.asarray(upper)).astype(dtype) / 2
+        ), noise
     low, high = jnp.asarray(lower, dtype), jnp.asarray(upper, dtype)
     slope = unit(key, x.shape, dtype) * (high - low) + low
     slope = jnp.where(x > 0, 1, slope)
@@ -226,11 +240,16 @@ def rrelu_with_noise(
 
 @lowering("aten::rrelu_with_noise", key=True, writes={"noise": 1})
 def rrelu_with_noise_writing(
-    key: Array, self: Array, noise: Array, lower: Array = 0.125, upper: Array = 1 / 3,
+    key: Array,
+    self: Array,
+    noise: Array,
+    lower: Array = 0.125,
+    upper: Array = 1 / 3,
     training: bool = False,
 ) -> tuple[Array, Array]:
     """rrelu_with_noise that keeps the slopes in `noise`."""
-    return rrelu_with_noise(key, self, noise, lower, upper, training)
+    result, slopes = rrelu_with_noise(key, self, noise, lower, upper, training)
+    return result, slopes
 
 
 @lowering("aten::poisson", key=True)

@@ -218,8 +218,11 @@ def vector_norm(
 
 
 @lowering(
-    "aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype",
-    "aten::norm.ScalarOpt_dtype", static={"p"},
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dim_dtype",
+    "aten::norm.ScalarOpt_dtype",
+    static={"p"},
 )
 def norm(
     self: Array, p: float | None = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
@@ -261,7 +264,9 @@ def log_softmax(self: Array, dim: int, half_to_float: bool = False) -> Array:
     """x - log(sum(exp(x))) along dim."""
     x, axis = _along(self, dim)
     shifted = _shifted(x, axis)
-    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))).reshape(self.shape)
+    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))).reshape(
+        self.shape
+    )
 
 
 @lowering("aten::_softmax_backward_data", compute="output")

@@ -51,6 +51,8 @@ class Lowering:
     key: the function draws random bits: its first argument is a uint32[4] key.
     shape_only: tensor arguments of which only shape and dtype matter (`fill`, `uniform`).
     writes: argument name -> index of the output that replaces it (running statistics).
+    bounds: a function of the same arguments that names the indices to check: (index array, dim,
+        size) each. Debug mode raises where one is out of range; elsewhere nothing is checked.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Lowering:
     key: bool = False
     shape_only: frozenset[str] = frozenset()
     writes: Mapping[str, int]
+    bounds: Callable[..., list[tuple[Array, int, int]]] | None = None
 
     def __call__(self, types: CallTypes, /, *key: Array, **kwargs: Any) -> Any:
         """Cast, compute, and return arrays of exactly the types that torch expects."""
@@ -79,6 +82,18 @@ class Lowering:
             return self._typed(types.outputs[0], results)
         results = [self._typed(t, r) for t, r in zip(types.outputs, results, strict=True)]
         return results[0] if len(results) == 1 else results
+
+    def first_out_of_range(self, /, **kwargs: Any) -> Array:
+        """Return int64[4]: whether an index is out of range, that index, its dim and its size."""
+        assert self.bounds is not None, self.name
+        found = jnp.zeros(4, jnp.int64)
+        for index, dim, size in self.bounds(**{_PARAMETERS.get(n, n): a for n, a in kwargs.items()}):
+            flat = index.reshape(-1).astype(jnp.int64)
+            if flat.size:
+                bad = (flat < -size) | (flat >= size)
+                here = jnp.stack([jnp.any(bad), flat[jnp.argmax(bad)], dim, size])
+                found = jnp.where(found[0] != 0, found, here)
+        return found
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -118,6 +133,7 @@ def lowering(
     key: bool = False,
     shape_only: Iterable[str] = (),
     writes: Mapping[str, int] | None = None,
+    bounds: Callable[..., list[tuple[Array, int, int]]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function into the table under the names of functional overloads ("aten::add.Tensor")."""
 
@@ -136,6 +152,7 @@ def lowering(
                     key=key,
                     shape_only=frozenset(shape_only),
                     writes=dict(writes or {}),
+                    bounds=bounds,
                 )
             )
         return fn

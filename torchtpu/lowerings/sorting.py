@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowerings.registry import Array, convert, lowering
 from torchtpu.lowerings.reductions import argmax
+from torchtpu.lowerings.registry import Array, convert, lowering
 
 
 def sorted_along(x: Array, axis: int, descending: bool = False) -> tuple[Array, Array]:
@@ -51,10 +51,12 @@ def topk(
     return convert(jnp.moveaxis(values, -1, dim), self.dtype), jnp.moveaxis(index, -1, dim)
 
 
-def _picked(values: Array, index: Array, at: Array | int, axis: int, keepdim: bool) -> tuple[Array, Array]:
+def _picked(
+    values: Array, index: Array, at: Array | int, axis: int, keepdim: bool
+) -> tuple[Array, Array]:
     """Elements of sorted values and indices at one position along axis."""
     if isinstance(at, int):
-        at = jnp.full(values.shape[:axis] + (1,) + values.shape[axis + 1 :], at, jnp.int32)
+        at = jnp.full((*values.shape[:axis], 1, *values.shape[axis + 1 :]), at, jnp.int32)
     found = [jnp.take_along_axis(v, at, axis) for v in (values, index)]
     value, place = found if keepdim else [f.squeeze(axis) for f in found]
     return value, place
@@ -108,7 +110,7 @@ def nanmedian(self: Array) -> Array:
 
 def _nothing(x: Array) -> Array:
     is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-    return jnp.asarray(jnp.nan if is_inexact else jnp.iinfo(x.dtype).min, x.dtype)
+    return jnp.full((), jnp.nan if is_inexact else np.iinfo(x.dtype).min, x.dtype)
 
 
 @lowering("aten::mode")
@@ -150,8 +152,12 @@ def _search(sequence: Array, values: Array, right: bool) -> Array:
 
 @lowering("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(
-    sorted_sequence: Array, self: Array, out_int32: bool = False, right: bool = False,
-    side: str | None = None, sorter: Array | None = None,
+    sorted_sequence: Array,
+    self: Array,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Array | None = None,
 ) -> Array:
     """The first position whose element is not below (right: above) each value."""
     if sorter is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
@@ -11,7 +14,7 @@ from torchtpu.lowerings.registry import Array, lowering
 
 
 def _digamma(x: Array) -> Array:
-    """lax.digamma with torch's poles: an infinity against the sign at 0, NaN at negative integers."""
+    """lax.digamma with torch's poles: an infinity at 0, NaN at negative integers."""
     pole = (x < 0) & (x == jnp.floor(x))
     y = jnp.where(x == 0, jnp.copysign(jnp.full_like(x, jnp.inf), -x), lax.digamma(x))
     return jnp.where(pole, jnp.nan, y)
@@ -33,13 +36,24 @@ def _erfcx(x: Array) -> Array:
     return jnp.where(x < 2.5, direct, 1 / (jnp.sqrt(jnp.pi).astype(x.dtype) * fraction))
 
 
-for _name, _fn in {
-    "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv, "lgamma": lax.lgamma, "digamma": _digamma,
-    "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1, "special_i1e": special.i1e,
-    "special_modified_bessel_i0": special.i0, "special_modified_bessel_i1": special.i1,
-    "special_entr": _entropy, "special_erfcx": _erfcx, "special_ndtri": special.ndtri,
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "lgamma": lax.lgamma,
+    "digamma": _digamma,
+    "i0": special.i0,
+    "special_i0e": special.i0e,
+    "special_i1": special.i1,
+    "special_i1e": special.i1e,
+    "special_modified_bessel_i0": special.i0,
+    "special_modified_bessel_i1": special.i1,
+    "special_entr": _entropy,
+    "special_erfcx": _erfcx,
+    "special_ndtri": special.ndtri,
     "special_log_ndtr": special.log_ndtr,
-}.items():
+}
+for _name, _fn in _UNARY.items():
     unary(f"aten::{_name}", _fn)
 
 
@@ -64,9 +78,7 @@ def _zeta(x: Array, q: Array) -> Array:
         return jnp.where(below, q + 1, q), jnp.where(below, total + jnp.power(q, -x), total)
 
     limited = jnp.maximum(q, -1000)
-    shifted, total = lax.while_loop(
-        lambda s: jnp.any(s[0] < 0), term, (limited, jnp.zeros_like(q))
-    )
+    shifted, total = lax.while_loop(lambda s: jnp.any(s[0] < 0), term, (limited, jnp.zeros_like(q)))
     result = total + lax.zeta(x, shifted)
     pole = (q <= 0) & (q == jnp.floor(q))
     result = jnp.where(pole, jnp.inf, jnp.where((q < 0) & (x != jnp.floor(x)), jnp.nan, result))
@@ -74,7 +86,9 @@ def _zeta(x: Array, q: Array) -> Array:
 
 
 binary(
-    "aten::xlogy", lambda a, b: _product(a, jnp.log(b), b), ("Tensor", "Scalar_Other", "Scalar_Self")
+    "aten::xlogy",
+    lambda a, b: _product(a, jnp.log(b), b),
+    ("Tensor", "Scalar_Other", "Scalar_Self"),
 )
 _SPECIAL = ("", "other_scalar", "self_scalar")
 binary("aten::special_xlog1py", lambda a, b: _product(a, jnp.log1p(b), b), _SPECIAL)
@@ -93,18 +107,20 @@ def polygamma(n: int, self: Array) -> Array:
     return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, self)
 
 
-def _polynomial(name: str, first: object, step: object) -> None:
+def _polynomial(
+    name: str, first: Callable[[Array], Array], step: Callable[[Array, Array, Array, Array], Array]
+) -> None:
     """Enter an orthogonal polynomial by its three-term recurrence."""
 
     def call(x: Array, n: Array) -> Array:
         x, n = jnp.broadcast_arrays(*alike(x, n))
         order = n.astype(jnp.int32)
         one = jnp.ones_like(x)
-        second = first(x)  # type: ignore[operator]  # a function of arrays
+        second = first(x)
 
         def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
             k, before, last, result = state
-            new = step(k, x, before, last)  # type: ignore[operator]  # a function of arrays
+            new = step(k, x, before, last)
             return k + 1, last, new, jnp.where(order == k + 1, new, result)
 
         start = jnp.where(order == 0, one, second)
@@ -120,17 +136,22 @@ def _chebyshev(k: Array, x: Array, before: Array, last: Array) -> Array:
     return 2 * x * last - before
 
 
+def _at_shifted(fn: Callable[[Array], Array], x: Array) -> Array:
+    return fn(2 * x - 1)
+
+
 def _shifted(k: Array, x: Array, before: Array, last: Array) -> Array:
     return 2 * (2 * x - 1) * last - before
 
 
 for _name, _first in {
-    "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1
+    "t": lambda x: x,
+    "u": lambda x: 2 * x,
+    "v": lambda x: 2 * x - 1,
+    "w": lambda x: 2 * x + 1,
 }.items():
     _polynomial(f"chebyshev_polynomial_{_name}", _first, _chebyshev)
-    _polynomial(
-        f"shifted_chebyshev_polynomial_{_name}", lambda x, first=_first: first(2 * x - 1), _shifted
-    )
+    _polynomial(f"shifted_chebyshev_polynomial_{_name}", partial(_at_shifted, _first), _shifted)
 _polynomial(
     "hermite_polynomial_h", lambda x: 2 * x, lambda k, x, before, last: 2 * (x * last - k * before)
 )

@@ -76,7 +76,7 @@ def native_multi_head_attention(
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[Array, Array | None]:
+) -> tuple[Array, Array]:
     """Attention and, where asked for, its probabilities (averaged over heads)."""
     weights = _Projections(
         heads=num_head,
@@ -87,7 +87,7 @@ def native_multi_head_attention(
     )
     out, chances = _attend(query, key, value, weights, mask, mask_type)
     if not need_weights:
-        return out, None
+        return out, jnp.zeros((0,), out.dtype)
     return out, jnp.mean(chances, axis=1) if average_attn_weights else chances
 
 

@@ -1,0 +1,120 @@
+"""scaled_dot_product_attention against torch's CPU: masks, grouped heads, dropout, one program."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.lowerings.opinfo import check
+from torchtpu import executor
+
+
+def _inputs(heads: int = 4, key_heads: int = 4, length: int = 5, keys: int = 7) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(2, heads, length, 8),
+        torch.randn(2, key_heads, keys, 8),
+        torch.randn(2, key_heads, keys, 6),
+    ]
+
+
+def _run(device: str, tensors: list[torch.Tensor], mask: Any, **options: Any) -> list[torch.Tensor]:
+    leaves = [t.detach().to(device).requires_grad_() for t in tensors]
+    if isinstance(mask, torch.Tensor):
+        mask = mask.detach().to(device)
+        if mask.is_floating_point():
+            leaves.append(mask.requires_grad_())
+    out = F.scaled_dot_product_attention(*leaves[:3], attn_mask=mask, **options)
+    out.square().sum().backward()
+    return [out.detach().cpu(), *(t.grad.cpu() for t in leaves if t.grad is not None)]
+
+
+MASKS = {
+    "none": None,
+    "bool": torch.rand(5, 7) > 0.4,
+    "bool_batch": torch.rand(2, 1, 1, 7) > 0.4,
+    "float": torch.randn(2, 4, 5, 7),
+    "float_row": torch.randn(1, 1, 5, 7),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_masks(mask: str, scale: float | None) -> None:
+    expected = _run("cpu", _inputs(), MASKS[mask], scale=scale)
+    for e, a in zip(expected, _run("tpu", _inputs(), MASKS[mask], scale=scale), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("causal", "key_heads"), list(product([False, True], [1, 2])))
+def test_grouped_heads(causal: bool, key_heads: int) -> None:
+    options = {"is_causal": causal, "enable_gqa": True}
+    expected = _run("cpu", _inputs(key_heads=key_heads), None, **options)
+    actual = _run("tpu", _inputs(key_heads=key_heads), None, **options)
+    for e, a in zip(expected, actual, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_without_a_key_give_zero() -> None:
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[2] = False
+    out, *grads = _run("tpu", _inputs(), mask)
+    assert out[:, :, 2].count_nonzero() == 0
+    assert all(g.isfinite().all() for g in grads)
+
+
+def test_opinfo_without_dropout() -> None:
+    assert check("nn.functional.scaled_dot_product_attention", max_samples=2)
+
+
+def test_shapes_that_the_fused_op_does_not_cover() -> None:
+    q, k, v = (t[0] for t in _inputs())  # [H, S, D]
+    expected = F.scaled_dot_product_attention(q, k, v)
+    actual = F.scaled_dot_product_attention(q.to("tpu"), k.to("tpu"), v.to("tpu"))
+    torch.testing.assert_close(actual.cpu(), expected)
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(torch.ones(1, 2, 3, 4, device="tpu"), *(
+            torch.ones(1, 2, 3, 5, device="tpu") for _ in range(2)
+        ))
+
+
+def test_dropout_is_the_same_forward_and_backward() -> None:
+    query = torch.zeros(1, 2, 64, 8, device="tpu")  # equal probabilities
+    value = torch.eye(64, device="tpu").expand(1, 2, 64, 64).clone().requires_grad_()
+    key = torch.zeros(1, 2, 64, 8, device="tpu")
+    out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.25)
+    kept = out.detach() != 0
+    assert abs(kept.float().mean().item() - 0.75) < 0.03
+    torch.testing.assert_close(out[kept].cpu(), torch.full((int(kept.sum()),), 1 / 64 / 0.75))
+    out.sum().backward()
+    assert value.grad is not None
+    expected = out.detach().sum(2).unsqueeze(-1).expand_as(value)
+    torch.testing.assert_close(value.grad.cpu(), expected.cpu())
+    again = F.scaled_dot_product_attention(query, key, value, dropout_p=0.25)
+    assert not again.cpu().equal(out.cpu())
+
+
+def test_one_program_and_no_gradient_kept() -> None:
+    q, k, v = (t.to("tpu") for t in _inputs(length=9))
+    before = executor.current().cache.stats.compilations
+    with torch.no_grad():
+        F.scaled_dot_product_attention(q, k, v)
+    assert executor.current().cache.stats.compilations == before + 1
+
+
+def test_transposed_queries_give_back_their_layout() -> None:
+    q, k, v = (torch.randn(2, 5, 4, 8, device="tpu").transpose(1, 2) for _ in range(3))
+    assert F.scaled_dot_product_attention(q, k, v).transpose(1, 2).is_contiguous()
+
+
+def test_autocast_and_half() -> None:
+    tensors = _inputs()
+    expected = F.scaled_dot_product_attention(*tensors)
+    with torch.autocast("tpu"):
+        actual = F.scaled_dot_product_attention(*(t.to("tpu") for t in tensors))
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float().cpu(), expected, rtol=3e-2, atol=3e-2)

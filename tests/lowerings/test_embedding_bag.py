@@ -1,0 +1,36 @@
+"""Bags of embeddings against torch's CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.lowerings.opinfo import check
+
+
+def test_opinfo() -> None:
+    assert check("nn.functional.embedding_bag", max_samples=4)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_empty_bags_and_padding(mode: str) -> None:
+    weight, indices = torch.randn(5, 3), torch.tensor([1, 2, 4, 2, 0])
+    offsets = torch.tensor([0, 2, 2, 3])  # the second bag is empty
+    results = []
+    for device in ("cpu", "tpu"):
+        leaf = weight.detach().to(device).requires_grad_()
+        y = F.embedding_bag(
+            indices.to(device), leaf, offsets.to(device), mode=mode, padding_idx=4
+        )
+        y.square().sum().backward()
+        results.append((y.detach(), leaf.grad))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_max_norm() -> None:
+    weight, indices = torch.randn(4, 3) * 5, torch.tensor([0, 2])
+    expected = F.embedding(indices, weight.clone(), max_norm=1.0)
+    actual = F.embedding(indices.to("tpu"), weight.to("tpu"), max_norm=1.0)
+    torch.testing.assert_close(actual.cpu(), expected)

@@ -1,0 +1,60 @@
+"""Interpolation, grid sampling and sliding blocks against torch's CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.lowerings.opinfo import check
+
+MODES = ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_opinfo(mode: str) -> None:
+    assert check(f"nn.functional.interpolate.{mode}", max_samples=2)
+
+
+@pytest.mark.parametrize("name", ["nn.functional.unfold", "_upsample_bilinear2d_aa"])
+def test_other_opinfo(name: str) -> None:
+    assert check(name, max_samples=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_factor": 2, "mode": "nearest"},
+        {"scale_factor": (1.7, 0.6), "mode": "nearest"},
+        {"size": (3, 11), "mode": "bilinear", "align_corners": True},
+        {"scale_factor": 2.5, "mode": "bicubic"},
+        {"scale_factor": 0.4, "mode": "bicubic", "antialias": True},
+    ],
+    ids=str,
+)
+def test_gradient(options: dict[str, Any]) -> None:
+    x = torch.randn(2, 3, 6, 7)
+    results = []
+    for device in ("cpu", "tpu"):
+        leaf = x.detach().to(device).requires_grad_()
+        y = F.interpolate(leaf, **options)
+        y.square().sum().backward()
+        results.append((y.detach(), leaf.grad))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+def test_grid_sample(mode: str, padding_mode: str) -> None:
+    x, grid = torch.randn(1, 2, 4, 5), torch.rand(1, 3, 3, 2) * 3 - 1.5
+    results = []
+    for device in ("cpu", "tpu"):
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, grid)]
+        y = F.grid_sample(*leaves, mode=mode, padding_mode=padding_mode, align_corners=False)
+        y.square().sum().backward()
+        results.append([y.detach(), *(t.grad for t in leaves)])
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
