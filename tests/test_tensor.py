@@ -27,11 +27,9 @@ def test_every_dtype(dtype: torch.dtype) -> None:
     host = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
     there = host.to("tpu")
     assert there.dtype == dtype
-    assert str(there) == str(host).replace(")", ", device='tpu:0')" if "dtype" not in str(host) else ")").replace(
-        ", dtype", ", device='tpu:0', dtype"
-    ).replace("       device", "device") or "\n" in str(there)
+    assert "device='tpu:0'" in str(there)
     for back in (there, there.clone(), copy.deepcopy(there), there.t().contiguous().t(), there[:, 0:]):
-        assert back.cpu().view(torch.uint8).equal(host.view(torch.uint8))
+        assert back.cpu().contiguous().view(torch.uint8).equal(host.view(torch.uint8))
     assert there[0].cpu()[1].item() == there[0, 1].item() == host[0, 1].item()
     assert there.tolist() == host.tolist()
 

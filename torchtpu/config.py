@@ -70,8 +70,14 @@ KNOBS: dict[str, Knob] = {
     "mode": Knob(
         variables=("TORCHTPU_MODE",),
         default="",
-        parse=one_of("debug", "strict"),
-        doc="Eager mode at start: debug or strict (the default).",
+        parse=one_of("debug", "strict", "fused"),
+        doc="Eager mode at start: debug, strict (the default) or fused.",
+    ),
+    "defer_and_fuse": Knob(
+        variables=("TORCH_TPU_DEFER_AND_FUSE", "TPU_DEFER_AND_FUSE"),
+        default=False,
+        parse=_boolean,
+        doc="1 starts in fused mode (same as TORCHTPU_MODE=fused).",
     ),
     "launch_blocking": Knob(
         variables=("TORCH_TPU_LAUNCH_BLOCKING", "TPU_LAUNCH_BLOCKING"),

@@ -73,7 +73,7 @@ class _Module(types.ModuleType):
     @property
     def eager_mode(self) -> EagerMode:
         """The eager mode of this process."""
-        return modes.current.mode
+        return modes.mode()
 
     @eager_mode.setter
     def eager_mode(self, mode: EagerMode) -> None:
@@ -168,15 +168,15 @@ def _refuse_in_child() -> Any:
 
 
 class _ForkedMode(modes.Strict):
-    def launch(self, call: Any, arrays: Any) -> Any:
-        del call, arrays
-        return _refuse_in_child()
+    def launch(self, call: Any, arrays: Any, targets: Any) -> None:
+        del call, arrays, targets
+        _refuse_in_child()
 
 
 def synchronize(device: Any = None) -> None:
     """Wait until everything that was launched is done; raises what it raised."""
     _index(device)
-    executor.current().target.wait([])
+    modes.synchronize()
 
 
 @dataclass(frozen=True, kw_only=True)

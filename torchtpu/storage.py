@@ -60,10 +60,20 @@ def physical_layout(
     return Layout.of((views.needed_elements(view),), dtype), None
 
 
+class Deferred:
+    """What stands in a buffer for an array that is recorded and not yet computed."""
+
+    __slots__ = ()
+
+    def materialize(self) -> None:
+        """Compute it; the buffer that holds this then holds the array."""
+        raise AssertionError("a Deferred is made by a mode that defers")
+
+
 class Buffer:
     """One allocation of device memory; `array` is None while nothing was written to it."""
 
-    __slots__ = ("_account", "_allocated", "array", "freed", "layout", "shared")
+    __slots__ = ("__weakref__", "_account", "_allocated", "array", "freed", "layout", "shared")
 
     def __init__(self, layout: Layout, array: Any = None) -> None:
         self._allocated = 0
@@ -97,6 +107,8 @@ class Buffer:
 
     def value(self) -> Any:
         """Return the array, zeros where nothing was written; FreedStorageError where it is gone."""
+        if isinstance(self.array, Deferred):
+            self.array.materialize()
         if self.array is None:
             if self.freed:
                 raise FreedStorageError(f"[storage] read of freed device memory: {self.freed}")
@@ -112,7 +124,7 @@ class Buffer:
         if nbytes % itemsize:
             raise TpuError(f"[storage.resize_] expected a multiple of {itemsize} bytes, got {nbytes}")
         new = Layout.of((nbytes // itemsize,), self.layout.dtype)
-        kept = self.array
+        kept = None if self.array is None else self.value()
         if kept is not None and nbytes:
             kept = _run(_resized, self.layout, new, kept)
         old = self._allocated
@@ -124,7 +136,7 @@ class Buffer:
     def convert(self, layout: Layout) -> None:
         """Store the same bytes under another layout of the same size."""
         if self.array is not None:
-            self.array = _run(_reinterpreted, self.layout, layout, self.array)
+            self.array = _run(_reinterpreted, self.layout, layout, self.value())
             self.shared = False
         self.layout = layout
 

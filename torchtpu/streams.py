@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchtpu import executor
+from torchtpu.eager import modes
 from torchtpu.errors import TpuError
 
 
@@ -27,7 +28,7 @@ class Stream(torch.Stream):
 
     def synchronize(self) -> None:
         """Wait for all work on the stream."""
-        executor.current().target.wait([])
+        modes.synchronize()
 
     def query(self) -> bool:
         """Tell whether all work is done, by waiting for it (XLA has no way to ask)."""
@@ -72,7 +73,7 @@ class Event:
         del stream
         target = executor.current().target
         if self.enable_timing:
-            target.wait([])
+            modes.synchronize()
         clock = target.clock_s()
         self._time_s = time.perf_counter() if clock is None else clock
 
@@ -91,7 +92,7 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait for the work before the event."""
-        executor.current().target.wait([])
+        modes.synchronize()
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work wait for the event: always so, on one in-order queue."""

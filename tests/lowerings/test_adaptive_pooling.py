@@ -21,7 +21,9 @@ def test_windows_that_do_not_divide_the_input(size: tuple[int, int]) -> None:
     expected = F.adaptive_avg_pool2d(x, size)
     torch.testing.assert_close(F.adaptive_avg_pool2d(x.to("tpu"), size).cpu(), expected)
     best = F.adaptive_max_pool2d(x.to("tpu"), size, return_indices=True)
-    for actual, wanted in zip(best, F.adaptive_max_pool2d(x, size, return_indices=True), strict=True):
+    for actual, wanted in zip(
+        best, F.adaptive_max_pool2d(x, size, return_indices=True), strict=True
+    ):
         assert actual.cpu().equal(wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -30,16 +31,22 @@ def test_all_options_together(transposed: bool, groups: int) -> None:
     x = torch.randn(2, 4, 7, 6)
     shape = (4, 6 // groups, 3, 2) if transposed else (6, 4 // groups, 3, 2)
     weight, bias = torch.randn(shape), torch.randn(6)
-    options = {"stride": (2, 3), "padding": (1, 2), "dilation": (2, 1), "groups": groups}
+    options: dict[str, Any] = {
+        "stride": (2, 3),
+        "padding": (1, 2),
+        "dilation": (2, 1),
+        "groups": groups,
+    }
     results = []
     for device in ("cpu", "tpu"):
-        inputs = [t.detach().to(device).requires_grad_() for t in (x, weight, bias)]
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, weight, bias)]
+        a, b, c = leaves
         if transposed:
-            y = F.conv_transpose2d(*inputs, output_padding=(1, 2), **options)
+            y = F.conv_transpose2d(a, b, c, output_padding=(1, 2), **options)
         else:
-            y = F.conv2d(*inputs, **options)
+            y = F.conv2d(a, b, c, **options)
         y.square().sum().backward()
-        results.append([y.detach(), *(t.grad for t in inputs)])
+        results.append([y.detach(), *(t.grad for t in leaves)])
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
 
@@ -64,4 +71,6 @@ def test_channels_last_and_same_padding() -> None:
     x = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
     weight = torch.randn(4, 3, 3, 3)
     expected = F.conv2d(x, weight, padding="same")
-    torch.testing.assert_close(F.conv2d(x.to("tpu"), weight.to("tpu"), padding="same").cpu(), expected)
+    torch.testing.assert_close(
+        F.conv2d(x.to("tpu"), weight.to("tpu"), padding="same").cpu(), expected
+    )

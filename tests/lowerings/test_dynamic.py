@@ -11,9 +11,11 @@ from torchtpu import executor
 
 @pytest.mark.parametrize(
     "name",
-    ["nonzero", "nonzero_static", "masked_select", "unique", "unique_consecutive", "argwhere", "equal",
-     "repeat_interleave", "bincount", "index_put", "__getitem__"],
-)  # fmt: skip
+    [
+        *["nonzero", "nonzero_static", "masked_select", "unique", "unique_consecutive", "argwhere"],
+        *["equal", "repeat_interleave", "bincount", "index_put", "__getitem__"],
+    ],
+)
 def test_samples(name: str) -> None:
     dtype = torch.int64 if name == "bincount" else torch.float32
     assert check(name, dtype, max_samples=2)

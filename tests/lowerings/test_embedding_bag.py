@@ -20,9 +20,7 @@ def test_empty_bags_and_padding(mode: str) -> None:
     results = []
     for device in ("cpu", "tpu"):
         leaf = weight.detach().to(device).requires_grad_()
-        y = F.embedding_bag(
-            indices.to(device), leaf, offsets.to(device), mode=mode, padding_idx=4
-        )
+        y = F.embedding_bag(indices.to(device), leaf, offsets.to(device), mode=mode, padding_idx=4)
         y.square().sum().backward()
         results.append((y.detach(), leaf.grad))
     for expected, actual in zip(*results, strict=True):

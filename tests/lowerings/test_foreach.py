@@ -34,6 +34,7 @@ FUSED: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"lr": 0.01, "amsgrad": True, "weight_decay": 0.01}),
     ("Adam", {"lr": 0.01, "maximize": True}),
     ("AdamW", {"lr": 0.01}),
+    ("Adagrad", {"lr": 0.05, "lr_decay": 0.01}),
 ]
 
 

@@ -11,16 +11,35 @@ from torch.nn import functional as F
 from tests.lowerings.opinfo import check
 from torchtpu.eager import modes
 
-OPS = ("index_select", "index_add", "index_copy", "index_fill", "index_put", "index_reduce.mean",
-       "index_reduce.prod", "index_reduce.amax", "gather", "scatter", "scatter_add",
-       "scatter_reduce.sum", "scatter_reduce.prod", "scatter_reduce.mean", "scatter_reduce.amin",
-       "masked_fill", "masked_scatter", "take", "put", "take_along_dim", "__getitem__",
-       "nn.functional.embedding")  # fmt: skip
+OPS = (
+    "index_select",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_reduce.mean",
+    "index_reduce.prod",
+    "index_reduce.amax",
+    "gather",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce.sum",
+    "scatter_reduce.prod",
+    "scatter_reduce.mean",
+    "scatter_reduce.amin",
+    "masked_fill",
+    "masked_scatter",
+    "take",
+    "put",
+    "take_along_dim",
+    "__getitem__",
+    "nn.functional.embedding",
+)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_opinfo(name: str) -> None:
-    assert check(name, max_samples=3)
+    assert check(name, max_samples=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
@@ -42,6 +61,15 @@ def test_subscripts() -> None:
         ((columns, None, 2), (c, None, 2)),
     ):
         assert on_device[moved].cpu().equal(x[subscript])
+
+
+def test_index_tensors_on_the_cpu() -> None:
+    x, where = torch.arange(12.0).reshape(3, 4), torch.tensor([2, 0])
+    moved = x.to("tpu")
+    assert moved[where].cpu().equal(x[where])
+    moved[:, where] = -1.0
+    x[:, where] = -1.0
+    assert moved.cpu().equal(x)
 
 
 def test_index_put_accumulates_repeated_indices() -> None:
@@ -88,7 +116,9 @@ def _reads_and_writes(x: torch.Tensor, index: torch.Tensor) -> dict[str, Callabl
 def test_debug_mode_raises_for_an_index_out_of_range(name: str) -> None:
     x, index = torch.zeros(3, 3, device="tpu"), torch.tensor([0, 5, 1], device="tpu")
     with modes.use(modes.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
-        with pytest.raises(IndexError, match=r"index (5|20) is out of bounds for dimension . with size"):
+        with pytest.raises(
+            IndexError, match=r"index (5|20) is out of bounds for dimension . with size"
+        ):
             _reads_and_writes(x, index)[name]()
         _reads_and_writes(x, index % 2)[name]()
 

@@ -8,16 +8,32 @@ from torch.nn import functional as F
 
 from tests.lowerings.opinfo import check
 
-OPS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div",
-       "binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss",
-       "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
-       "margin_ranking_loss", "triplet_margin_loss", "cosine_embedding_loss", "gaussian_nll_loss",
-       "hinge_embedding_loss", "poisson_nll_loss")  # fmt: skip
+OPS = (
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "soft_margin_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "margin_ranking_loss",
+    "triplet_margin_loss",
+    "cosine_embedding_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "poisson_nll_loss",
+)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_opinfo(name: str) -> None:
-    assert check(f"nn.functional.{name}", max_samples=3)
+    assert check(f"nn.functional.{name}", max_samples=2)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -30,7 +46,11 @@ def test_cross_entropy(reduction: str, smoothing: float) -> None:
     for device in ("cpu", "tpu"):
         leaf = scores.detach().to(device).requires_grad_()
         loss = F.cross_entropy(
-            leaf, target.to(device), weight.to(device), reduction=reduction, label_smoothing=smoothing
+            leaf,
+            target.to(device),
+            weight.to(device),
+            reduction=reduction,
+            label_smoothing=smoothing,
         )
         loss.sum().backward()
         results.append((loss.detach(), leaf.grad))

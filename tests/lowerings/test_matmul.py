@@ -7,8 +7,23 @@ import torch
 
 from tests.lowerings.opinfo import check
 
-OPS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "addr", "matmul",
-       "nn.functional.linear", "inner", "einsum", "nn.functional.bilinear")  # fmt: skip
+OPS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "vdot",
+    "addr",
+    "matmul",
+    "nn.functional.linear",
+    "inner",
+    "einsum",
+    "nn.functional.bilinear",
+)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -47,7 +62,7 @@ def test_int_mm_accumulates_in_int32() -> None:
 
 
 def test_an_error_is_torchs() -> None:
-    with pytest.raises(RuntimeError, match="must have same reduction dim|size mismatch|cannot be multiplied"):
+    with pytest.raises(RuntimeError, match=r"same reduction dim|size mismatch|be multiplied"):
         torch.ones(2, 3, device="tpu") @ torch.ones(2, 3, device="tpu")
 
 

@@ -17,7 +17,9 @@ def test_opinfo(name: str) -> None:
     assert check(f"nn.functional.{name}", max_samples=3)
 
 
-@pytest.mark.parametrize("name", ["native_layer_norm", "native_group_norm", "_batch_norm_with_update"])
+@pytest.mark.parametrize(
+    "name", ["native_layer_norm", "native_group_norm", "_batch_norm_with_update"]
+)
 def test_native_opinfo(name: str) -> None:
     assert check(name, max_samples=2)
 

@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from tests.lowerings.opinfo import check
 
 
-@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "replicate_negative", "circular"])
+@pytest.mark.parametrize(
+    "mode", ["constant", "reflect", "replicate", "replicate_negative", "circular"]
+)
 def test_opinfo(mode: str) -> None:
     assert check(f"nn.functional.pad.{mode}", max_samples=2)
 

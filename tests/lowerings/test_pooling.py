@@ -21,7 +21,12 @@ def test_max_pool_backward_opinfo() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "ceil_mode"),
-    [(3, 2, 1, 1, False), (2, 2, 0, 2, True), (6, 1, 3, 1, False), ((3, 2), (1, 3), (1, 0), 1, True)],
+    [
+        (3, 2, 1, 1, False),
+        (2, 2, 0, 2, True),
+        (6, 1, 3, 1, False),
+        ((3, 2), (1, 3), (1, 0), 1, True),
+    ],
 )
 def test_max_pool_positions_and_gradient(
     kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool

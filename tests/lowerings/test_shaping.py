@@ -7,9 +7,29 @@ import torch
 
 from tests.lowerings.opinfo import check
 
-OPS = ("cat", "stack", "hstack", "block_diag", "repeat", "tile", "repeat_interleave", "flip", "roll",
-       "rot90", "tril", "triu", "diag", "diag_embed", "trace", "kron", "nn.functional.channel_shuffle",
-       "nn.functional.pixel_shuffle", "nn.functional.pixel_unshuffle", "renorm", "cross")  # fmt: skip
+OPS = (
+    "cat",
+    "stack",
+    "hstack",
+    "block_diag",
+    "repeat",
+    "tile",
+    "repeat_interleave",
+    "flip",
+    "roll",
+    "rot90",
+    "tril",
+    "triu",
+    "diag",
+    "diag_embed",
+    "trace",
+    "kron",
+    "nn.functional.channel_shuffle",
+    "nn.functional.pixel_shuffle",
+    "nn.functional.pixel_unshuffle",
+    "renorm",
+    "cross",
+)
 
 
 @pytest.mark.parametrize("name", OPS)

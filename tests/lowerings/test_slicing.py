@@ -7,8 +7,19 @@ import torch
 
 from tests.lowerings.opinfo import check
 
-OPS = ("select_scatter", "slice_scatter", "diagonal_scatter", "select", "slice", "diagonal", "unfold",
-       "narrow", "split", "unbind", "as_strided_scatter")  # fmt: skip
+OPS = (
+    "select_scatter",
+    "slice_scatter",
+    "diagonal_scatter",
+    "select",
+    "slice",
+    "diagonal",
+    "unfold",
+    "narrow",
+    "split",
+    "unbind",
+    "as_strided_scatter",
+)
 
 
 @pytest.mark.parametrize("name", OPS)

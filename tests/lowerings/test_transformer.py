@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize(("norm_first", "activation"), [(False, "relu"), (True, "gelu")])
 def test_encoder_layer(norm_first: bool, activation: str) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(

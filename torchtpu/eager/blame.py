@@ -25,9 +25,14 @@ def _libraries() -> tuple[str, ...]:
     return tuple(str(f.resolve()) for f in folders)
 
 
+_TYPED = ("<stdin>", "<string>", "<python-input", "<ipython-input")  # by the user, not generated
+
+
 @cache
 def _is_library(filename: str) -> bool:
-    return filename.startswith("<") or str(Path(filename).resolve()).startswith(_libraries())
+    if filename.startswith("<"):
+        return not filename.startswith(_TYPED)
+    return str(Path(filename).resolve()).startswith(_libraries())
 
 
 def user_line() -> str:

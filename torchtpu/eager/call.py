@@ -80,7 +80,17 @@ class Call:
         self.program = program
         self._unshared: Call | None = None
         self._guard: Callable[..., Any] | None = None
-        self.run = executor.current().executable(program).run
+        self.run: Callable[[Sequence[Any]], list[Any]] = self._compile_and_run
+
+    def _compile_and_run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Compile at the first launch: a mode that joins calls never needs this program alone."""
+        self.run = executor.current().executable(self.program).run
+        return self.run(arrays)
+
+    @property
+    def extra_inputs(self) -> int:
+        """Inputs that are no tensors: numbers and the random key, at the end."""
+        return len(self.number_types) + self.key
 
     @property
     def unshared(self) -> Call:
@@ -90,7 +100,8 @@ class Call:
             for slot in Call.__slots__:
                 setattr(other, slot, getattr(self, slot))
             plain = Program(self.program.inputs, self.program.nodes, self.program.outputs)
-            other.run = executor.current().executable(plain).run
+            other.program = plain
+            other.run = other._compile_and_run
             self._unshared = other
         return self._unshared
 
@@ -268,6 +279,8 @@ class _Preparation:
         if tensor.device.type != "tpu":
             return self._place_number(Scalar(tensor.item(), tensor.dtype))
         buffer = buffer_of(tensor.untyped_storage())
+        if buffer.freed and not buffer.layout.nbytes and tensor.numel():
+            buffer.value()  # raises
         known = next((i for i, b in enumerate(self.buffers) if b is buffer), None)
         if known is None or not self.mutates:
             self.buffers.append(buffer)
@@ -354,7 +367,7 @@ class _Preparation:
                 return source
             return self._node("view", views.read, (source, place.view), 1)[0]
         if type(place) is _NumberAt:
-            return Ref(self.first_number + place.index)
+            return Ref(self.first_number + place.position)
         if type(place) is tuple and any(isinstance(p, (_TensorAt, _NumberAt)) for p in place):
             return tuple(self._build(p) for p in place)
         return place
@@ -435,7 +448,7 @@ class _TensorAt(NamedTuple):
 
 
 class _NumberAt(NamedTuple):
-    index: int
+    position: int
 
 
 def _tensor_places(preparation: _Preparation, value: Any) -> list[_TensorAt]:

@@ -111,13 +111,6 @@ def _write_from_host(source: torch.Tensor, dst: torch.Tensor) -> None:
         torch.ops.aten.copy_.default(dst, from_host(source.contiguous()))
 
 
-def clone_shared(source: torch.Tensor, dst: Buffer) -> None:
-    """Let dst hold the same array as the source's buffer; the next write to either makes its own."""
-    buffer = buffer_of(source.untyped_storage())
-    dst.array = buffer.value()
-    dst.shared = buffer.shared = True
-
-
 def _check_factory(
     device: torch.device | None, layout: torch.layout | None, pin_memory: bool | None
 ) -> None:

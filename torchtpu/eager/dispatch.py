@@ -59,9 +59,9 @@ def install() -> None:
 
 
 def _hand_written() -> dict[str, Callable[..., Any]]:
-    from torchtpu.eager import attention, conjugate, copy_ops, dynamic, missing_meta, view_ops
+    from torchtpu.eager import attention, conjugate, copy_ops, ctc, dynamic, missing_meta, view_ops
 
-    del attention, conjugate, copy_ops, dynamic, missing_meta
+    del attention, conjugate, copy_ops, ctc, dynamic, missing_meta
     return {name: _annotated(name, fn) for name, fn in view_ops.KERNELS.items()}
 
 

@@ -201,6 +201,8 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
         raise RuntimeError("repeats has to be Long or Int tensor")
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
+    if output_size is None and int(repeats.min().item()) < 0:
+        raise RuntimeError("repeats can not be negative")
     count = int(repeats.sum().item()) if output_size is None else output_size
     return first(_repeat_interleave(repeats, bucket(count)), count)
 
@@ -336,8 +338,15 @@ def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.T
 
 
 def _gathered(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    result: torch.Tensor = _derived("aten::index.Tensor")(self, indices)
+    result: torch.Tensor = _derived("aten::index.Tensor")(self, _moved(self, indices))
     return result
+
+
+def _moved(
+    self: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Indices may be CPU tensors, as for every accelerator of torch."""
+    return [i if i is None or i.device == self.device else i.to(self.device) for i in indices]
 
 
 @kernel("aten::index_put_")
@@ -350,7 +359,7 @@ def index_put_(
     """self[indices] = values; one value behind one mask is a select of static shape."""
     masks = [i for i in indices if i is not None and _is_mask(i)]
     if not masks:
-        _derived("aten::index_put_")(self, indices, values, accumulate)
+        _derived("aten::index_put_")(self, _moved(self, indices), values, accumulate)
         return self
     only = len(masks) == 1 and sum(i is not None for i in indices) == 1
     if only and values.numel() == 1 and not accumulate:
@@ -360,7 +369,8 @@ def index_put_(
         behind = (1,) * (self.dim() - dim - mask.dim())
         self.masked_fill_(mask.reshape((*mask.shape, *behind)), values.reshape(()).to(self.dtype))
         return self
-    _derived("aten::index_put_")(self, _expanded(self, indices), values, accumulate)
+    places = _moved(self, _expanded(self, indices))
+    _derived("aten::index_put_")(self, places, values, accumulate)
     return self
 
 
@@ -389,7 +399,8 @@ def index_put(
         copy = self.clone()
         index_put_(copy, indices, values, accumulate)
         return copy
-    result: torch.Tensor = _derived("aten::index_put")(self, indices, values, accumulate)
+    places = _moved(self, indices)
+    result: torch.Tensor = _derived("aten::index_put")(self, places, values, accumulate)
     return result
 
 

@@ -32,7 +32,10 @@ def kernel({parameters}, *more, **kwargs):
     except (AttributeError, KeyError):
         return remember({parameters})
     try:
-        {launch} = (call.run if modes.current is strict else slow(call))([{arrays}])[0]
+        {made}if modes.current is strict:
+            {target}.array = call.run([{arrays}])[0]
+        else:
+            modes.current.launch(call, [{arrays}], ({target},))
     except Exception as error:
         annotate(error, name)
         raise
@@ -118,7 +121,8 @@ def _unrolled(
         guard="".join(f" or {g}" for g in guards),
         buffers="\n        ".join(buffers),
         signature=", ".join(parts) + ",",
-        launch="ba0.array" if operation.mutates else "buffer = Buffer(call.layout); buffer.array",
+        made="" if operation.mutates else "buffer = Buffer(call.layout)\n        ",
+        target="ba0" if operation.mutates else "buffer",
         arrays=", ".join(arrays),
         result="return a0" if operation.mutates else _NEW,
     )
@@ -134,21 +138,12 @@ def _unrolled(
         "numbers": _NUMBERS,
         "otherwise": otherwise,
         "remember": remember,
-        "slow": _in_current_mode,
         "special": special,
         "strict": modes.STRICT,
     }
     exec(compile(source, f"<kernel of {operation.name}>", "exec"), scope)
     made: Callable[..., Any] = scope["kernel"]
     return made
-
-
-def _in_current_mode(call: Call) -> Callable[[Sequence[Any]], list[Any]]:
-    def launch(arrays: Sequence[Any]) -> list[Any]:
-        result: list[Any] = modes.current.launch(call, arrays)
-        return result
-
-    return launch
 
 
 def _signature(tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:

@@ -100,30 +100,28 @@ def _launch(
     if call.reads is None:
         arrays = [b.array if b.array is not None else b.value() for b in buffers]
     else:
-        arrays = [buffers[i].value() for i in call.reads]
+        read = [buffers[i] for i in call.reads]
+        arrays = [b.array if b.array is not None else b.value() for b in read]
     if numbers:
         for value, dtype in zip(numbers, call.number_types, strict=True):
             arrays.append(device_number(value, dtype))
     if call.key:
         arrays.append(call.random_key(args, kwargs))
     made = [Buffer(f.layout) for f in call.factories]
-    if call.writes:
-        run = call.unshared if any(buffers[i].shared for i, _ in call.writes) else call
-        try:
-            results = modes.current.launch(run, arrays)
-        except Exception:
-            _lost(buffers[i] for i, _ in call.writes)
-            raise
-        for index, result in call.writes:
-            buffer = buffers[index]
-            buffer.array, buffer.shared, buffer.freed = results[result], False, ""
+    if not call.writes:
+        modes.current.launch(call, arrays, made)
     else:
-        results = modes.current.launch(call, arrays)
+        written = [buffers[i] for i, _ in call.writes]
+        try:
+            run = call.unshared if any(b.shared for b in written) else call
+            modes.current.launch(run, arrays, made + written)
+        except Exception:
+            _lost(written)
+            raise
+        for buffer in written:
+            buffer.shared, buffer.freed = False, ""
     if call.single:
-        made[0].array = results[0]
         return call.factories[0](made[0])
-    for buffer, result in zip(made, results, strict=False):
-        buffer.array = result
     return call.returned(made, args, kwargs)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from torchtpu.eager import restate
-from torchtpu.eager import missing_meta
+from torchtpu.eager import missing_meta, restate
 from torchtpu.errors import TpuError
 
 
@@ -42,7 +41,8 @@ def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: boo
     if "device" in bound:
         check_index(bound["device"])
         on_meta["device"] = torch.device("meta")
-    on_meta.pop("generator", None)
+    if "generator" in bound:
+        on_meta["generator"] = None
     if op is not functional and mutates:
         _check_variant(op, on_meta)
     names = {a.name for a in functional._schema.arguments}

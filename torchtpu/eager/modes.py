@@ -8,11 +8,13 @@ from enum import Enum
 from typing import Any
 
 from torchtpu import config, executor
+from torchtpu.eager.fused import Fused
 from torchtpu.errors import TpuError
+from torchtpu.storage import Buffer
 
 
 class EagerMode(Enum):
-    """The eager modes under torch_tpu's names; `DEFER_AND_FUSE` is not available yet."""
+    """The eager modes under torch_tpu's names."""
 
     DEFER_NEVER = "strict"
     DEFER_AND_FUSE = "fused"
@@ -22,49 +24,73 @@ class EagerMode(Enum):
 class Strict:
     """One op at a time; the host does not wait for the device."""
 
-    mode = EagerMode.DEFER_NEVER
+    def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
+        """Run a prepared call on device arrays; its outputs become the arrays of `targets`."""
+        for target, result in zip(targets, call.run(arrays), strict=True):
+            target.array = result
 
-    def launch(self, call: Any, arrays: Sequence[Any]) -> list[Any]:
-        """Run a prepared call on device arrays and return its outputs."""
-        result: list[Any] = call.run(arrays)
-        return result
+    def flush(self) -> None:
+        """Launch what is held back: nothing."""
+
+    def enter(self) -> None:
+        """Become the current mode."""
+
+    def leave(self) -> None:
+        """Stop being the current mode, with nothing held back."""
 
 
-class Debug:
+class Debug(Strict):
     """One op at a time; the host waits, so that an error of the device is raised at the op's line."""
 
-    mode = EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
-
-    def launch(self, call: Any, arrays: Sequence[Any]) -> list[Any]:
+    def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Check indices, run a prepared call, wait for it and, on request, look for NaNs."""
         call.check_indices(arrays)
-        result: list[Any] = call.run(arrays)
-        target = executor.current().target
-        target.wait(result)
+        results = call.run(arrays)
+        device = executor.current().target
+        device.wait(results)
         if config.get("check_nan"):
-            _raise_on_nan(call.name, [target.get(a) for a in result])
-        return result
+            _raise_on_nan(call.name, [device.get(a) for a in results])
+        for target, result in zip(targets, results, strict=True):
+            target.array = result
 
 
 STRICT = Strict()
-_MODES: dict[EagerMode, Any] = {m.mode: m for m in (STRICT, Debug())}
-current: Any = STRICT  # anything with `mode` and `launch`
+_MODES: dict[EagerMode, Any] = {
+    EagerMode.DEFER_NEVER: STRICT,
+    EagerMode.DEFER_AND_FUSE: Fused(),
+    EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING: Debug(),
+}
+current: Any = STRICT  # anything with `launch` and `flush`
 
 
-def set_mode(mode: EagerMode) -> EagerMode:
-    """Set the process's eager mode; return the one before."""
+def mode() -> EagerMode:
+    """Return the process's eager mode."""
+    return next((m for m, launcher in _MODES.items() if launcher is current), EagerMode.DEFER_NEVER)
+
+
+def set_mode(wanted: EagerMode) -> EagerMode:
+    """Set the process's eager mode, after launching what is held back; return the one before."""
     global current
-    if mode not in _MODES:
-        names = ", ".join(f"EagerMode.{m.name}" for m in _MODES)
-        raise TpuError(f"[eager_mode] {mode} is not available in this version; expected one of {names}")
-    before, current = current.mode, _MODES[mode]
+    if wanted not in _MODES:
+        raise TpuError(f"[eager_mode] expected an EagerMode, got {wanted!r}")
+    before = mode()
+    if wanted != before:
+        current.leave()
+        current = _MODES[wanted]
+        current.enter()
     return before
 
 
+def synchronize() -> None:
+    """Launch what is held back and wait for the device."""
+    current.flush()
+    executor.current().target.wait([])
+
+
 @contextmanager
-def use(mode: EagerMode) -> Iterator[None]:
+def use(wanted: EagerMode) -> Iterator[None]:
     """Run a `with` block in another eager mode (of the whole process: backward has its own thread)."""
-    before = set_mode(mode)
+    before = set_mode(wanted)
     try:
         yield
     finally:
@@ -75,6 +101,8 @@ def from_environment() -> EagerMode:
     """Return the mode that TORCHTPU_MODE or TORCH_TPU_LAUNCH_BLOCKING ask for."""
     if config.get("mode"):
         return EagerMode(config.get("mode"))
+    if config.get("defer_and_fuse"):
+        return EagerMode.DEFER_AND_FUSE
     if config.get("launch_blocking"):
         return EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
     return EagerMode.DEFER_NEVER

@@ -87,11 +87,16 @@ def variants(functional: Any) -> tuple[list[Any], list[Any]]:
             found = getattr(packet, which)
             if found is functional or _shape(found._schema) != wanted:
                 continue
-            if any(a.is_out for a in found._schema.arguments):
+            found_arguments = found._schema.arguments
+            if any(a.is_out for a in found_arguments):
                 out.append(found)
-            elif packet_name.endswith("_") and any(a.alias_info and a.alias_info.is_write for a in found._schema.arguments):
+            elif packet_name.endswith("_") and any(_is_written(a) for a in found_arguments):
                 in_place.append(found)
     return in_place, out
+
+
+def _is_written(argument: Any) -> bool:
+    return bool(argument.alias_info and argument.alias_info.is_write)
 
 
 def _shape(schema: Any) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from torchtpu.eager import blame, kernel, modes
 from torchtpu.estimate.provenance import Tracker
 from torchtpu.perf_model.program import NOWHERE
 from torchtpu.perf_model.trace import Buffer, Call, StepTrace
+from torchtpu.storage import Buffer as DeviceBuffer
 from torchtpu.storage import buffer_of
 from torchtpu.targets.sim import AbstractArray, Launch, SimTarget
 
@@ -30,8 +31,6 @@ class Recorder:
     A step ends with `optimizer.step()`. A call of an outermost module without gradients is a step of
     its own (inference, evaluation). Launches before the first module call are the set-up, no step.
     """
-
-    mode = modes.EagerMode.DEFER_NEVER
 
     def __init__(self, target: SimTarget, max_steps: int) -> None:
         self.steps: list[StepTrace] = []
@@ -70,14 +69,18 @@ class Recorder:
 
     # The mode ---------------------------------------------------------------------------------
 
-    def launch(self, call: Any, arrays: Sequence[Any]) -> list[Any]:
+    def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[DeviceBuffer]) -> None:
         """Run a prepared call under its name."""
         self._op = call.name
         try:
-            result: list[Any] = call.run(arrays)
-            return result
+            modes.STRICT.launch(call, arrays, targets)
         finally:
             self._op = ""
+
+    def flush(self) -> None:
+        """Launch what is held back: nothing."""
+
+    enter = leave = flush
 
     # What the target tells ----------------------------------------------------------------------
 

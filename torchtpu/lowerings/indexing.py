@@ -34,6 +34,26 @@ def _positions(index: Array, dim: int) -> tuple[Array, ...]:
     return (*places[:dim], index, *places[dim + 1 :])
 
 
+Bounds = list[tuple[Array, int, int]]
+
+
+def _subscript_bounds(self: Array, indices: Indices, **_: Any) -> Bounds:
+    return [(i, d, self.shape[d]) for d, i in enumerate(indices) if i is not None]
+
+
+def _dim_bounds(self: Array, dim: int, index: Array, **_: Any) -> Bounds:
+    dim = dim % max(self.ndim, 1)
+    return [(index, dim, self.shape[dim] if self.ndim else 1)]
+
+
+def _row_bounds(weight: Array, indices: Array, **_: Any) -> Bounds:
+    return [(indices, 0, weight.shape[0])]
+
+
+def _flat_bounds(self: Array, index: Array, **_: Any) -> Bounds:
+    return [(index, 0, self.size)]
+
+
 def _added(base: Array, where: tuple[slice | Array, ...], values: Array) -> Array:
     """base with values added at `where`; bool adds as "or"."""
     if base.dtype == bool:
@@ -62,7 +82,7 @@ def _subscript(indices: Indices) -> tuple[slice | Array, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
-@lowering("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+@lowering("aten::index.Tensor", "aten::_unsafe_index.Tensor", bounds=_subscript_bounds)
 def index_tensor(self: Array, indices: Indices) -> Array:
     """self[indices]; None keeps a dim."""
     return self.at[_subscript(indices)].get(mode="clip")
@@ -73,13 +93,13 @@ def _put(self: Array, indices: Indices, values: Array, accumulate: bool) -> Arra
     return write(self, _subscript(indices), convert(values, self.dtype))
 
 
-@lowering("aten::index_put", "aten::_unsafe_index_put")
+@lowering("aten::index_put", "aten::_unsafe_index_put", bounds=_subscript_bounds)
 def index_put(self: Array, indices: Indices, values: Array, accumulate: bool = False) -> Array:
     """self with values at indices; with accumulate, added there."""
     return _put(self, indices, values, accumulate)
 
 
-@lowering("aten::_index_put_impl")
+@lowering("aten::_index_put_impl", bounds=_subscript_bounds)
 def index_put_impl(
     self: Array, indices: Indices, values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
@@ -90,7 +110,7 @@ def index_put_impl(
 # --- one index tensor along one dim
 
 
-@lowering("aten::index_select")
+@lowering("aten::index_select", bounds=_dim_bounds)
 def index_select(self: Array, dim: int, index: Array) -> Array:
     """Slices of self along dim."""
     if self.ndim == 0:
@@ -98,7 +118,7 @@ def index_select(self: Array, dim: int, index: Array) -> Array:
     return jnp.take(self, index.reshape(-1), axis=dim, mode="clip")
 
 
-@lowering("aten::embedding")
+@lowering("aten::embedding", bounds=_row_bounds)
 def embedding(
     weight: Array,
     indices: Array,
@@ -125,7 +145,7 @@ def embedding_dense_backward(
     return jnp.zeros((num_weights, rows.shape[1]), rows.dtype).at[indices].add(rows, mode="drop")
 
 
-@lowering("aten::index_add", compute="output", keep={"index"})
+@lowering("aten::index_add", compute="output", keep={"index"}, bounds=_dim_bounds)
 def index_add(
     self: Array, dim: int, index: Array, source: Array, alpha: Array | float = 1
 ) -> Array:
@@ -136,7 +156,7 @@ def index_add(
     return _added(base, _along(dim, base.ndim, index), source).reshape(self.shape)
 
 
-@lowering("aten::index_copy")
+@lowering("aten::index_copy", bounds=_dim_bounds)
 def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     """self with slices along dim replaced by source."""
     base, index = _at_least_1d(self, index)
@@ -150,6 +170,7 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     compute="output",
     opmath=False,
     keep={"index"},
+    bounds=_dim_bounds,
 )
 def index_fill(self: Array, dim: int, index: Array, value: Array) -> Array:
     """self with slices along dim set to value."""
@@ -158,7 +179,7 @@ def index_fill(self: Array, dim: int, index: Array, value: Array) -> Array:
     return _replaced(base, _along(dim, base.ndim, index), value).reshape(self.shape)
 
 
-@lowering("aten::index_reduce", compute="output", keep={"index"})
+@lowering("aten::index_reduce", compute="output", keep={"index"}, bounds=_dim_bounds)
 def index_reduce(
     self: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
 ) -> Array:
@@ -172,7 +193,7 @@ def index_reduce(
 # --- gather, scatter and their reductions
 
 
-@lowering("aten::gather")
+@lowering("aten::gather", bounds=_dim_bounds)
 def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     """self[.., index, ..] along dim; other coordinates are the index tensor's own."""
     if self.ndim == 0 or index.ndim == 0:
@@ -196,40 +217,40 @@ def _scatter(self: Array, dim: int, index: Array, src: Array, write: Callable[..
     return write(base, _positions(index, dim), src).reshape(self.shape)
 
 
-@lowering("aten::scatter.src")
+@lowering("aten::scatter.src", bounds=_dim_bounds)
 def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
     """self with src at the index's coordinates."""
     (src,) = _at_least_1d(src)
     return _scatter(self, dim, index, src, _replaced)
 
 
-@lowering("aten::scatter.value")
+@lowering("aten::scatter.value", bounds=_dim_bounds)
 def scatter_value(self: Array, dim: int, index: Array, value: Array) -> Array:
     """self with one value at the index's coordinates."""
     return _scatter(self, dim, index, value, _replaced)
 
 
-@lowering("aten::scatter_add", compute="output", keep={"index"})
+@lowering("aten::scatter_add", compute="output", keep={"index"}, bounds=_dim_bounds)
 def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
     """self with src added at the index's coordinates."""
     (src,) = _at_least_1d(src)
     return _scatter(self, dim, index, src, _added)
 
 
-@lowering("aten::scatter.reduce", compute="output", keep={"index"})
+@lowering("aten::scatter.reduce", compute="output", keep={"index"}, bounds=_dim_bounds)
 def scatter_src_reduce(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     """self with src added or multiplied at the index's coordinates."""
     (src,) = _at_least_1d(src)
     return _scatter(self, dim, index, src, _multiplied if reduce == "multiply" else _added)
 
 
-@lowering("aten::scatter.value_reduce", compute="output", keep={"index"})
+@lowering("aten::scatter.value_reduce", compute="output", keep={"index"}, bounds=_dim_bounds)
 def scatter_value_reduce(self: Array, dim: int, index: Array, value: Array, reduce: str) -> Array:
     """self with one value added or multiplied at the index's coordinates."""
     return _scatter(self, dim, index, value, _multiplied if reduce == "multiply" else _added)
 
 
-@lowering("aten::scatter_reduce.two", compute="output", keep={"index"})
+@lowering("aten::scatter_reduce.two", compute="output", keep={"index"}, bounds=_dim_bounds)
 def scatter_reduce(
     self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
 ) -> Array:
@@ -307,13 +328,13 @@ def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
 # --- flat positions
 
 
-@lowering("aten::take")
+@lowering("aten::take", bounds=_flat_bounds)
 def take(self: Array, index: Array) -> Array:
     """Elements at flat positions."""
     return self.reshape(-1).at[index].get(mode="clip")
 
 
-@lowering("aten::put")
+@lowering("aten::put", bounds=_flat_bounds)
 def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
     """self with source at flat positions; with accumulate, added there."""
     if index.size == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -62,7 +64,14 @@ def _nll_grad(
     return jnp.where(classes == safe[:, None], grad[:, None], 0)
 
 
-@lowering("aten::nll_loss_forward", compute="output", keep={"target"})
+def _class_bounds(
+    self: Array, target: Array, ignore_index: int, **_: Any
+) -> list[tuple[Array, int, int]]:
+    kept = jnp.where(target == ignore_index, 0, target)
+    return [(kept, 1, self.shape[1 if self.ndim > 1 else 0])]
+
+
+@lowering("aten::nll_loss_forward", compute="output", keep={"target"}, bounds=_class_bounds)
 def nll_loss_forward(
     self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:
@@ -92,7 +101,7 @@ def nll_loss_backward(
     return result.reshape(self.shape)
 
 
-@lowering("aten::nll_loss2d_forward", compute="output", keep={"target"})
+@lowering("aten::nll_loss2d_forward", compute="output", keep={"target"}, bounds=_class_bounds)
 def nll_loss2d_forward(
     self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:

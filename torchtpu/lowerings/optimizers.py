@@ -123,7 +123,7 @@ def sgd(
     return _lists(rows, *(c for c in (self, grads, momentum_buffer_list) if c))
 
 
-@lowering("aten::_fused_adagrad", "aten::_fused_adagrad.tensor_lr")
+@lowering("aten::_fused_adagrad.tensor_lr")
 def adagrad(
     self: Arrays,
     grads: Arrays,
@@ -152,3 +152,22 @@ def adagrad(
         kept = _unless(found_inf, param, p), g, _unless(found_inf, total, state_sums[i])
         rows.append(kept)
     return _lists(rows, self, grads, state_sums)
+
+
+@lowering("aten::_fused_adagrad")
+def adagrad_with_steps(
+    self: Arrays,
+    grads: Arrays,
+    state_sums: Arrays,
+    state_steps: Arrays,
+    lr: Array,
+    lr_decay: Array,
+    weight_decay: Array,
+    eps: Array,
+    maximize: bool,
+    grad_scale: Array | None = None,
+    found_inf: Array | None = None,
+) -> Arrays:
+    """The same; this overload says that it writes the steps too, which stay as they are."""
+    settings = (lr, lr_decay, weight_decay, eps, maximize, grad_scale, found_inf)
+    return (*adagrad(self, grads, state_sums, state_steps, *settings), *state_steps)

@@ -135,7 +135,7 @@ def lowering(
     writes: Mapping[str, int] | None = None,
     bounds: Callable[..., list[tuple[Array, int, int]]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function into the table under the names of functional overloads ("aten::add.Tensor")."""
+    """Enter a function under the names of functional overloads ("aten::add.Tensor")."""
 
     def named(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -163,7 +163,8 @@ def lowering(
 def enter(row: Lowering) -> None:
     """Enter a lowering into the table; LoweringError where its name is taken."""
     if row.name in _TABLE:
-        raise LoweringError(f"[{row.name}] is in the lowering table already, by {_TABLE[row.name].fn}")
+        other = _TABLE[row.name].fn
+        raise LoweringError(f"[{row.name}] is in the lowering table already, by {other}")
     _TABLE[row.name] = row
 
 

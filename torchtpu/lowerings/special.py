@@ -30,9 +30,7 @@ def _erfcx(x: Array) -> Array:
     """exp(x^2) erfc(x): directly below 2, by Laplace's continued fraction above."""
     direct = jnp.exp(jnp.minimum(x, 2.5) ** 2) * lax.erfc(jnp.minimum(x, 2.5))
     y = jnp.maximum(x, 2.0)
-    fraction = y
-    for k in range(60, 0, -1):
-        fraction = y + (k / 2) / fraction
+    fraction = lax.fori_loop(0, 60, lambda i, f: y + ((60 - i) / 2).astype(y.dtype) / f, y)
     return jnp.where(x < 2.5, direct, 1 / (jnp.sqrt(jnp.pi).astype(x.dtype) * fraction))
 
 

@@ -1,0 +1,145 @@
+"""Fused mode: the same results as strict, few programs, and none after the first steps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from tests.eager.test_recompiles import compiled_by
+from tests.models import CASES
+from torchtpu.eager.modes import EagerMode
+
+FUSED = EagerMode.DEFER_AND_FUSE
+
+
+@pytest.fixture(autouse=True)
+def fused() -> Iterator[None]:
+    with torch.tpu.set_eager_mode(FUSED):
+        yield
+
+
+def _trainer(name: str = "mlp") -> Callable[[], torch.Tensor]:
+    torch.manual_seed(0)
+    if name == "mlp":
+        model: nn.Module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).to("tpu")
+        inputs, targets = torch.randn(5, 6).to("tpu"), torch.tensor([0, 1, 2, 1, 0]).to("tpu")
+        objective: Callable[..., torch.Tensor] = nn.functional.cross_entropy
+    else:
+        case = CASES[name]
+        model, objective = case.build().to("tpu"), case.loss
+        inputs, targets = (t.to("tpu") for t in case.batch())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step() -> torch.Tensor:
+        loss = objective(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_conv", "gpt2"])
+def test_losses_equal_strict(name: str) -> None:
+    step = _trainer(name)
+    found = [step() for _ in range(4)]
+    with torch.tpu.set_eager_mode(EagerMode.DEFER_NEVER):
+        step = _trainer(name)
+        expected = [step().cpu() for _ in range(4)]
+    torch.testing.assert_close([x.cpu() for x in found], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_is_one_program_and_compiles_only_at_first() -> None:
+    step = _trainer()
+    counts = [compiled_by(step) for _ in range(6)]
+    assert counts[0] <= 2
+    assert counts[2:] == [0] * 4
+
+
+def test_reading_the_loss_now_and_then_compiles_nothing_new() -> None:
+    step = _trainer()
+
+    def ten_steps() -> None:
+        for _ in range(9):
+            step()
+        step().item()
+
+    ten_steps()
+    ten_steps()
+    assert compiled_by(ten_steps) == 0
+
+
+def test_dead_values_are_not_computed_and_live_ones_are_right() -> None:
+    x = torch.arange(4.0, device="tpu")
+    kept = [x + i for i in range(3)]
+    for _ in range(3):
+        x * 5
+    gc.collect()
+    assert [k.tolist() for k in kept] == [[i, i + 1.0, i + 2.0, i + 3.0] for i in range(3)]
+
+
+def test_in_place_changes_through_views_keep_their_order() -> None:
+    x = torch.zeros(3, 4, device="tpu")
+    before = x.clone()
+    row, column = x[1], x[:, 2]
+    row.add_(1)
+    column.mul_(3).add_(row[2])
+    after = x * 1
+    row.zero_()
+    assert before.sum().item() == 0
+    assert after.tolist() == [[0, 0, 3.0, 0], [1, 1, 6.0, 1], [0, 0, 3.0, 0]]
+    assert x.sum().item() == 6
+
+
+def test_an_overwritten_input_is_donated_but_a_copy_of_it_is_not_lost() -> None:
+    x = torch.ones(4, device="tpu")
+    torch.tpu.synchronize()
+    copy = x.clone()
+    x.add_(1)
+    torch.tpu.synchronize()
+    x.add_(copy)
+    assert (x.tolist(), copy.tolist()) == ([3.0] * 4, [1.0] * 4)
+
+
+def test_a_loop_without_steps_settles() -> None:
+    weight = torch.ones(8, 8, device="tpu")
+
+    def loop() -> None:
+        nonlocal weight
+        for _ in range(300):
+            weight = (weight @ weight).tanh()
+
+    loop()
+    loop()
+    assert compiled_by(loop) == 0
+    assert torch.isfinite(weight).all().item()
+
+
+def test_inference_ends_with_its_module() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to("tpu")
+    x = torch.ones(2, 4, device="tpu")
+    with torch.no_grad():
+        outputs = [model(x) for _ in range(3)]
+        assert compiled_by(lambda: [model(x) for _ in range(5)]) == 0
+    assert torch.equal(outputs[0].cpu(), outputs[2].cpu())
+
+
+def test_numbers_that_happen_to_be_equal_change_no_program() -> None:
+    x = torch.ones(3, device="tpu")
+    torch.tpu.synchronize()
+    (x * 2.5 + 3.5).sum().item()
+    assert compiled_by(lambda: (x * 4.5 + 4.5).sum().item()) == 0
+
+
+def test_random_numbers_differ_from_call_to_call_and_repeat_with_the_seed() -> None:
+    torch.manual_seed(1)
+    first = torch.rand(4, device="tpu"), torch.rand(4, device="tpu")
+    torch.manual_seed(1)
+    second = torch.rand(4, device="tpu"), torch.rand(4, device="tpu")
+    assert not torch.equal(first[0].cpu(), first[1].cpu())
+    assert torch.equal(first[1].cpu(), second[1].cpu())
