@@ -25,10 +25,11 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_TARGETS)
 
 
-def create(spec: str) -> Target:
+def create(spec: str, *, numerics: bool = True) -> Target:
     """Make the target of `NAME` or `NAME:OPTION`; empty means tpu where one is present, else cpu.
 
-    Raises TargetError for an unknown name, or where the target cannot work here.
+    numerics: False asks for abstract buffers, which only sim has. Raises TargetError for an unknown
+    name, or where the target cannot work here.
     """
     name, _, option = (spec or _default()).partition(":")
     if name not in names():
@@ -37,7 +38,7 @@ def create(spec: str) -> Target:
         raise TargetError(
             f"[TORCHTPU_TARGET] unknown target {name!r}; known ones: {', '.join(names())}{hint}"
         )
-    made = importlib.import_module(f"torchtpu.targets.{name}").create(option)
+    made = importlib.import_module(f"torchtpu.targets.{name}").create(option, numerics)
     assert isinstance(made, Target), made
     return made
 

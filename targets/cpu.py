@@ -6,7 +6,7 @@ from torchtpu.targets.base import Target
 from torchtpu.targets.pjrt import PjrtTarget
 
 
-def create(_option: str) -> Target:
+def create(_option: str, _numerics: bool = True) -> Target:
     """Make the target; it has no options.
 
     It has a client of its own, so the user's JAX programs and settings are not touched. Programs run

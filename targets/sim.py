@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -103,13 +102,13 @@ class SimTarget(Target):
         return self.device.elapsed_s
 
 
-def create(option: str) -> Target:
+def create(option: str, numerics: bool = True) -> Target:
     """Make a simulated device of the chip in `option` (default v6e); TargetError lists known chips."""
     try:
         chip = chips.load(option or DEFAULT_CHIP)
     except chips.UnknownChip as error:
         raise TargetError(f"[TORCHTPU_TARGET=sim:{option}] {error}") from error
-    if os.environ.get("TORCHTPU_SIM_NUMERICS", "1") in ("0", "false", "no", "off"):
+    if not numerics:
         return SimTarget(chip, None)
     from torchtpu.targets import cpu
 

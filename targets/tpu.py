@@ -22,7 +22,7 @@ def absent() -> str:
     return ""
 
 
-def create(_option: str) -> Target:
+def create(_option: str, _numerics: bool = True) -> Target:
     """Load libtpu and take its first local chip; TargetError says why there is none.
 
     The device files are looked at first: libtpu on a machine without a TPU asks a metadata server

@@ -57,6 +57,11 @@ def test_import_torch_registers_without_jax() -> None:
     assert out == "True False\n"
 
 
+@pytest.mark.parametrize("module", ["torchtpu.dtypes", "torchtpu.eager.call", "torchtpu.registration"])
+def test_any_module_may_come_before_torch(module: str) -> None:
+    assert run(f"import {module}, torch; print(torch.tpu.is_available())") == "True\n"
+
+
 def test_torchtpu_first_and_autoload_off() -> None:
     code = "import torchtpu; torchtpu.register(); import torch; print(torch.ones(2, device='tpu').tolist())"
     assert run(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", TORCHTPU_TARGET="cpu") == "[1.0, 1.0]\n"

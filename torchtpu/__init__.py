@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from torchtpu.autoload import TorchFirst
+
 if TYPE_CHECKING:
     from torchtpu.registration import register
 
@@ -15,12 +17,13 @@ __all__ = ["__version__", "register"]
 
 _LAZY = {"register": "torchtpu.registration"}
 
+sys.meta_path.insert(0, TorchFirst())
+
 
 def __getattr__(name: str) -> object:
     """Import the module that owns a public name the first time somebody asks for it (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"[torchtpu] no attribute {name!r}, expected one of {__all__}")
-    import_module("torch")  # its autoload must find this package complete
     value: object = getattr(import_module(_LAZY[name]), name)
     setattr(sys.modules[__name__], name, value)
     return value

@@ -64,7 +64,7 @@ def current() -> Executor:
     """Return the process's executor; made, with its target, at the first use of the device."""
     for name in config.KNOBS:
         config.get(name)  # a wrong value is an error here, and not at some later op
-    return Executor(targets.create(config.get("target")))
+    return Executor(targets.create(config.get("target"), numerics=config.get("sim_numerics")))
 
 
 def set_float32_matmul_precision(precision: str) -> None:

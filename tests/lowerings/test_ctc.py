@@ -10,7 +10,7 @@ from tests.lowerings.opinfo import check
 
 
 def test_opinfo() -> None:
-    assert check("nn.functional.ctc_loss", max_samples=3)
+    assert check("nn.functional.ctc_loss", max_samples=1)
 
 
 @pytest.mark.parametrize("zero_infinity", [False, True])

@@ -101,9 +101,9 @@ def _launches(fn: Callable[[], Any]) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         launch = modes.current.launch
 
-        def recorded(call: Any, arrays: Any) -> Any:
+        def recorded(call: Any, *rest: Any) -> Any:
             names.append(call.name)
-            return launch(call, arrays)
+            return launch(call, *rest)
 
         patch.setattr(modes.current, "launch", recorded)
         fn()

@@ -22,7 +22,7 @@ def _run(module: nn.Module, x: torch.Tensor, device: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        (nn.LSTM, {"bidirectional": True, "batch_first": True}),
         (nn.LSTM, {"bias": False}),
         (nn.GRU, {"batch_first": True}),
         (nn.RNN, {}),

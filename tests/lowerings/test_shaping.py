@@ -27,7 +27,6 @@ OPS = (
     "nn.functional.channel_shuffle",
     "nn.functional.pixel_shuffle",
     "nn.functional.pixel_unshuffle",
-    "renorm",
     "cross",
 )
 

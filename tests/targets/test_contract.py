@@ -53,17 +53,10 @@ print(json.dumps(results))
 """
 
 
-def abstract() -> Target:
-    """A simulated chip without numerics, as TORCHTPU_SIM_NUMERICS=0 makes it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHTPU_SIM_NUMERICS", "0")
-        return targets.create(f"sim:{CHIP}")
-
-
 MADE: dict[str, Callable[[], Target]] = {
     "cpu": lambda: targets.create("cpu"),
     "sim": lambda: targets.create(f"sim:{CHIP}"),
-    "sim without numerics": abstract,
+    "sim without numerics": lambda: targets.create(f"sim:{CHIP}", numerics=False),
 }
 NUMERIC = ["cpu", "sim"]
 

@@ -41,8 +41,8 @@ def _backward_meta(grad: torch.Tensor, log_probs: torch.Tensor, *_: Any) -> torc
 
 _library.define(f"ctc_loss({_ARGUMENTS}, int longest, int blank) -> (Tensor, Tensor)")
 _library.define(
-    f"ctc_loss_backward(Tensor grad, {_ARGUMENTS}, Tensor neg_log_likelihood, int longest, int blank, "
-    "bool zero_infinity) -> Tensor"
+    f"ctc_loss_backward(Tensor grad, {_ARGUMENTS}, Tensor neg_log_likelihood, int longest, "
+    "int blank, bool zero_infinity) -> Tensor"
 )
 _library.impl("ctc_loss", _loss_meta, "CompositeExplicitAutograd")
 _library.impl("ctc_loss_backward", _backward_meta, "CompositeExplicitAutograd")
