@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
-
-from torchtpu.autoload import TorchFirst
 
 if TYPE_CHECKING:
     from torchtpu.registration import register
@@ -16,8 +16,26 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "register"]
 
 _LAZY = {"register": "torchtpu.registration"}
+_WITHOUT_TORCH = frozenset({"autoload", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"})
 
-sys.meta_path.insert(0, TorchFirst())
+
+class _TorchFirst(MetaPathFinder):
+    """Imports torch before the first module of this package that needs it.
+
+    Otherwise that module would import torch, and torch would load this package while the module is half
+    done.
+    """
+
+    def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: object = None) -> None:
+        """Find nothing: the other finders do."""
+        package, _, rest = fullname.partition(".")
+        if package == __name__ and rest and rest.partition(".")[0] not in _WITHOUT_TORCH:
+            sys.meta_path.remove(self)
+            import_module("torch")
+
+
+sys.meta_path.insert(0, _TorchFirst())
+
 
 
 def __getattr__(name: str) -> object:

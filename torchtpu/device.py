@@ -408,3 +408,10 @@ def _clear_cache() -> None:
 
     executor.current().cache.clear()
     kernel.forget()
+
+
+def _get_fallback_counts() -> dict[str, int]:
+    """Return how often each op without a lowering ran on the CPU (TORCHTPU_FALLBACK=warn)."""
+    from torchtpu.eager import fallback
+
+    return dict(fallback.counts)

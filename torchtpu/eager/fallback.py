@@ -43,7 +43,10 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         blame.annotate(error, name)
         raise error
     if name not in counts:
-        warnings.warn(f"[torchtpu] {name} has no lowering and runs on the CPU", stacklevel=2)
+        warnings.warn(
+            f"[torchtpu] {name} has no lowering and runs on the CPU, first at {blame.user_line()}",
+            stacklevel=2,
+        )
     counts[name] += 1
     return _on_cpu(op, args, kwargs)
 

@@ -8,10 +8,9 @@ the general kernel, which checks and prepares it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,13 +45,13 @@ _NEW = """made = from_capsule(call.capsule())
     return made"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Helpers:
-    """What the general kernel lends: itself, numbers as device arrays, and the list of call tables."""
+class Helpers(NamedTuple):
+    """What the general kernel lends: itself, numbers as device arrays, the tables of calls."""
 
     general: Callable[..., Any]
     number: Callable[[Any, Any], Any]
     tables: list[dict[Any, Call]]
+    max_signatures: int
 
 
 def kernel(operation: Operation, helpers: Helpers) -> Callable[..., Any]:
@@ -101,6 +100,8 @@ def _unrolled(
             call = operation.prepare(args, {})
             simple = len(call.writes) == 1 if operation.mutates else call.single
             if simple and call.reads is None and len(call.program.inputs) == len(args):
+                if len(calls) >= helpers.max_signatures:
+                    calls.clear()
                 calls[_signature(found, args[len(tensors) :])] = call
         return result
 

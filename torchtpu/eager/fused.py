@@ -63,7 +63,32 @@ class _State:
         return states[::-1]
 
 
-_root = _State(None, None, ())
+MAX_STATES = 1 << 18  # of the trie; sequences that never come again are forgotten
+
+
+class _Trie:
+    """The recorded sequences of the process."""
+
+    def __init__(self) -> None:
+        self.root = _State(None, None, ())
+        self.states = 0
+
+    def follow(self, state: _State, call: Any, wiring: tuple[int, ...]) -> _State:
+        """Return the state after a call, made where the sequence is new."""
+        found = state.next.get((call, wiring))
+        if found is None:
+            found = state.next[call, wiring] = _State(state, call, wiring)
+            self.states += 1
+        return found
+
+    def start(self) -> _State:
+        """Return the state of an empty recording."""
+        if self.states > MAX_STATES:
+            self.root, self.states = _State(None, None, ()), 0
+        return self.root
+
+
+_trie = _Trie()
 
 
 class Recording:
@@ -72,7 +97,7 @@ class Recording:
     def __init__(self) -> None:
         self.done = False
         self.first: Any = None
-        self.state = _root
+        self.state = _trie.start()
         self.length = 0
         self.arrays: list[Any] = []
         self.known: dict[int, int] = {}  # id of an outside array -> its number
@@ -98,11 +123,7 @@ class Recording:
         for position in call.program.donated:
             if wiring[position] < 0:
                 self.overwritten.add(-1 - wiring[position])
-        edge = (call, tuple(wiring))
-        state = self.state.next.get(edge)
-        if state is None:
-            state = self.state.next[edge] = _State(self.state, call, edge[1])
-        self.state = state
+        self.state = _trie.follow(self.state, call, tuple(wiring))
         self.first = self.first or call
         self.length += 1
         for target in targets:

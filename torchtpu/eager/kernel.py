@@ -16,6 +16,7 @@ from torchtpu.storage import Buffer
 
 _TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
 _TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
+MAX_SIGNATURES = 1024  # prepared calls of one op; shapes that never come again are forgotten
 _SCALARS = frozenset({float, int, bool, complex})
 
 
@@ -73,6 +74,8 @@ def make(operation: Operation) -> Callable[..., Any]:
             signature = tuple(key)
             call = calls.get(signature)
             if call is None:
+                if len(calls) >= MAX_SIGNATURES:
+                    calls.clear()
                 call = calls[signature] = operation.prepare(args, kwargs)
             return _launch(call, buffers, numbers, args, kwargs)
         except OutputsNeedResize as resize:
@@ -82,7 +85,7 @@ def make(operation: Operation) -> Callable[..., Any]:
             blame.annotate(error, operation.name)
             raise
 
-    return fast.kernel(operation, fast.Helpers(general=kernel, number=device_number, tables=_call_tables))
+    return fast.kernel(operation, fast.Helpers(kernel, device_number, _call_tables, MAX_SIGNATURES))
 
 
 _call_tables: list[dict[Any, Call]] = []

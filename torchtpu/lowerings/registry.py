@@ -87,7 +87,8 @@ class Lowering:
         """Return int64[4]: whether an index is out of range, that index, its dim and its size."""
         assert self.bounds is not None, self.name
         found = jnp.zeros(4, jnp.int64)
-        for index, dim, size in self.bounds(**{_PARAMETERS.get(n, n): a for n, a in kwargs.items()}):
+        named = {_PARAMETERS.get(n, n): a for n, a in kwargs.items()}
+        for index, dim, size in self.bounds(**named):
             flat = index.reshape(-1).astype(jnp.int64)
             if flat.size:
                 bad = (flat < -size) | (flat >= size)

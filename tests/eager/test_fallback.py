@@ -1,0 +1,40 @@
+"""Ops without a lowering: an error that names them, or the CPU, visibly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchtpu import config
+from torchtpu.errors import UnsupportedOpError
+
+
+def test_the_default_is_an_error_that_says_what_to_do() -> None:
+    x = torch.eye(3, device="tpu")
+    with pytest.raises(UnsupportedOpError, match="'aten::geqrf' is not implemented for TPU. Please file") as raised:
+        torch.geqrf(x)
+    assert "TORCHTPU_FALLBACK=warn" in str(raised.value)
+    assert "test_fallback.py" in "".join(raised.value.__notes__)
+    assert isinstance(raised.value, RuntimeError)
+    assert (x + 1).sum().item() == 12
+
+
+def test_warn_runs_on_the_cpu_and_counts() -> None:
+    x = torch.eye(3, device="tpu") + 1
+    before = torch.tpu._get_fallback_counts().get("aten::geqrf", 0)
+    with config.override(fallback="warn"):
+        if not before:
+            with pytest.warns(UserWarning, match="aten::geqrf has no lowering.*test_fallback.py"):
+                torch.geqrf(x)
+        found = torch.geqrf(x)
+    torch.testing.assert_close(found[0].cpu(), torch.geqrf(x.cpu())[0])
+    assert found[0].device.type == "tpu"
+    assert torch.tpu._get_fallback_counts()["aten::geqrf"] > before
+
+
+def test_an_out_argument_is_written_by_the_fallback() -> None:
+    x, out = torch.eye(3, device="tpu") * 2, torch.empty(0, device="tpu")
+    tau = torch.empty(0, device="tpu")
+    with config.override(fallback="warn"):
+        torch.geqrf(x, out=(out, tau))
+    torch.testing.assert_close(out.cpu(), torch.geqrf(x.cpu())[0])
