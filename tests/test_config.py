@@ -22,8 +22,18 @@ def test_an_override_ends_with_its_block() -> None:
 @pytest.mark.parametrize(
     ("knob", "variable", "text", "message"),
     [
-        ("mode", "TORCHTPU_MODE", "strictt", r"\[TORCHTPU_MODE\] unknown value 'strictt'.*mean 'strict'"),
-        ("sim_numerics", "TORCHTPU_SIM_NUMERICS", "2", r"\[TORCHTPU_SIM_NUMERICS\] expected one of 1"),
+        (
+            "mode",
+            "TORCHTPU_MODE",
+            "strictt",
+            r"\[TORCHTPU_MODE\] unknown value 'strictt'.*mean 'strict'",
+        ),
+        (
+            "sim_numerics",
+            "TORCHTPU_SIM_NUMERICS",
+            "2",
+            r"\[TORCHTPU_SIM_NUMERICS\] expected one of 1",
+        ),
         ("cache_entries", "TORCHTPU_CACHE_ENTRIES", "many", "expected an integer, got 'many'"),
     ],
 )

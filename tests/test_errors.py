@@ -1,4 +1,4 @@
-"""What goes wrong is a Python exception with the op, the user's line and what to do; the next op works."""
+"""What goes wrong is an exception with the op, the line and what to do; the next op works."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LIKE_CPU: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("name", LIKE_CPU)
 def test_wrong_arguments_read_as_on_cpu(name: str) -> None:
-    with pytest.raises(Exception, match=".") as theirs:
+    with pytest.raises(Exception, match=r".") as theirs:
         LIKE_CPU[name]("cpu")
     with pytest.raises(type(theirs.value)) as ours:
         LIKE_CPU[name]("tpu")
@@ -95,7 +95,9 @@ MIXED: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_devices(name: str) -> None:
-    with pytest.raises(RuntimeError, match="(?s)Expected all tensors to be on the same device.*tpu:0 and cpu!") as e:
+    with pytest.raises(
+        RuntimeError, match=r"(?s)Expected all tensors to be on the same device.*tpu:0 and cpu!"
+    ) as e:
         MIXED[name]()
     assert "Move it with .to('tpu')" in str(e.value)
 
@@ -105,7 +107,9 @@ def test_numbers_on_the_host_mix() -> None:
 
 
 def test_unsupported_op() -> None:
-    with pytest.raises(UnsupportedOpError, match="is not implemented for TPU. Please file a feature request") as e:
+    with pytest.raises(
+        UnsupportedOpError, match=r"is not implemented for TPU\. Please file a feature request"
+    ) as e:
         ones("tpu", 2).to_mkldnn()
     assert "TORCHTPU_FALLBACK=warn" in str(e.value)
     assert isinstance(e.value, NotImplementedError)
@@ -115,11 +119,16 @@ def test_notes_carry_the_op_and_the_line() -> None:
     with pytest.raises(RuntimeError) as e:
         ones("tpu", 2) + ones("tpu", 3)
     line = e.traceback[0].lineno + 1
-    assert e.value.__notes__ == [f"[torchtpu] in aten::add.Tensor, called from {Path(__file__).name}:{line}"]
+    assert e.value.__notes__ == [
+        f"[torchtpu] in aten::add.Tensor, called from {Path(__file__).name}:{line}"
+    ]
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(TargetError, match=r"unknown target 'simm'; known ones: cpu, sim, tpu \(did you mean 'sim'\?\)"):
+    with pytest.raises(
+        TargetError,
+        match=r"unknown target 'simm'; known ones: cpu, sim, tpu \(did you mean 'sim'\?\)",
+    ):
         create("simm")
     with pytest.raises(TargetError, match=r"unknown chip 'v6f' \(did you mean v6e\?\)"):
         create("sim:v6f")
@@ -147,7 +156,9 @@ def run(code: str, **environment: str) -> list[str]:
 
 def test_out_of_simulated_hbm() -> None:
     error, after = run(SIMULATED, TORCHTPU_TARGET="sim:v5e")
-    assert error.startswith("[sim v5e] out of HBM: requested 4.00 GiB, in use 12.00 GiB of 15.75 GiB usable")
+    assert error.startswith(
+        "[sim v5e] out of HBM: requested 4.00 GiB, in use 12.00 GiB of 15.75 GiB usable"
+    )
     assert "a smaller batch, activation checkpointing or a chip with more HBM may fit" in error
     assert error.endswith("[torchtpu] in aten::empty.memory_format, called from <string>:6")
     assert after == "torch.Size([2]) True"
@@ -157,8 +168,16 @@ def test_out_of_simulated_hbm() -> None:
     ("variable", "value", "expected"),
     [
         ("TORCHTPU_TARGET", "tpu", "TargetError [tpu] no TPU: "),
-        ("TORCHTPU_MODE", "quick", "ConfigError [TORCHTPU_MODE] unknown value 'quick'; known ones: debug, "),
-        ("TORCHTPU_CACHE_ENTRIES", "many", "ConfigError [TORCHTPU_CACHE_ENTRIES] expected an integer, got 'many'"),
+        (
+            "TORCHTPU_MODE",
+            "quick",
+            "ConfigError [TORCHTPU_MODE] unknown value 'quick'; known ones: debug, ",
+        ),
+        (
+            "TORCHTPU_CACHE_ENTRIES",
+            "many",
+            "ConfigError [TORCHTPU_CACHE_ENTRIES] expected an integer, got 'many'",
+        ),
     ],
 )
 def test_wrong_environment(variable: str, value: str, expected: str) -> None:

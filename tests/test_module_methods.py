@@ -42,7 +42,9 @@ def test_conversions_on_one_device_are_torch_own() -> None:
     model.to(torch.bfloat16)
     assert model.words.weight is weight
     assert weight.dtype == torch.bfloat16
-    assert model.norm.num_batches_tracked.dtype == torch.int64
+    counter = model.norm.num_batches_tracked
+    assert counter is not None
+    assert counter.dtype == torch.int64
 
 
 def test_gradients_move_too() -> None:

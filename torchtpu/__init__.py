@@ -16,14 +16,16 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "register"]
 
 _LAZY = {"register": "torchtpu.registration"}
-_WITHOUT_TORCH = frozenset({"autoload", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"})
+_WITHOUT_TORCH = frozenset(
+    {"autoload", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"}
+)
 
 
 class _TorchFirst(MetaPathFinder):
     """Imports torch before the first module of this package that needs it.
 
-    Otherwise that module would import torch, and torch would load this package while the module is half
-    done.
+    Otherwise that module would import torch, and torch would load this package while the
+    module is half done.
     """
 
     def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: object = None) -> None:
@@ -35,7 +37,6 @@ class _TorchFirst(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _TorchFirst())
-
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Every knob of torchtpu: one line each, read from the environment once, overridable in a `with`."""
+"""Every knob: one line each, read from the environment once, overridable in a `with`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A setting: its environment variables (the first one set wins), its default and its meaning."""
+    """A setting: its environment variables (the first that is set wins), default and meaning."""
 
     variables: tuple[str, ...]
     default: Any
@@ -35,7 +35,9 @@ class Knob:
 def _boolean(variable: str, text: str) -> bool:
     if text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
-    raise ConfigError(f"[{variable}] expected one of 1, true, yes, on, 0, false, no, off, got {text!r}")
+    raise ConfigError(
+        f"[{variable}] expected one of 1, true, yes, on, 0, false, no, off, got {text!r}"
+    )
 
 
 def _text(_variable: str, text: str) -> str:
@@ -95,7 +97,7 @@ KNOBS: dict[str, Knob] = {
         variables=("TORCHTPU_SIM_NUMERICS",),
         default=True,
         parse=_boolean,
-        doc="0: target sim holds abstract buffers (shapes, no values), for models that do not fit here.",
+        doc="0: target sim holds abstract buffers (no values), for models that do not fit here.",
     ),
     "check_nan": Knob(
         variables=("TORCHTPU_CHECK_NAN",),

@@ -38,7 +38,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
-    "eager_mode",
+    "eager_mode",  # noqa: F822  # a property of _Module
     "empty_cache",
     "get_amp_supported_dtype",
     "get_device_capability",
@@ -162,8 +162,9 @@ def _after_fork() -> None:
 
 def _refuse_in_child() -> Any:
     raise TpuError(
-        "[torch.tpu] cannot use the device in a process forked after its first use; start processes with "
-        "torch.multiprocessing.set_start_method('spawn'), and let DataLoader workers return CPU tensors"
+        "[torch.tpu] cannot use the device in a process forked after its first use; start "
+        "processes with torch.multiprocessing.set_start_method('spawn'), and let DataLoader "
+        "workers return CPU tensors"
     )
 
 
@@ -210,7 +211,7 @@ def get_device_capability(device: Any = None) -> dict[str, Any]:
     return {"supported_dtypes": {row[0] for row in dtypes._TABLE}}
 
 
-class device:  # noqa: N801  # torch's name for a context manager of a device
+class device:  # torch's name for a context manager of a device
     """Make a device current inside a `with` block."""
 
     def __init__(self, device: Any) -> None:
@@ -223,7 +224,7 @@ class device:  # noqa: N801  # torch's name for a context manager of a device
         return None
 
 
-class device_of(device):  # noqa: N801  # torch's name
+class device_of(device):  # torch's name
     """Make the device of a tensor current; nothing for tensors of other devices."""
 
     def __init__(self, obj: torch.Tensor) -> None:
@@ -391,7 +392,7 @@ def is_bf16_supported() -> bool:
 
 
 def _get_cache_stats() -> dict[str, Any]:
-    """Return num_cache_reqs, num_cache_hits, num_compilations, compile seconds and per-program counts."""
+    """Return num_cache_reqs, num_cache_hits, num_compilations and more of the program cache."""
     stats = executor.current().cache.stats
     return {
         "num_cache_reqs": stats.requests,

@@ -17,7 +17,7 @@ _KDL_CPU, _KDL_EXT_DEV = 1, 12  # DLDeviceType in dlpack.h
 
 def install() -> None:
     """Replace the few functions of torch that would read device memory, or that lack a hook."""
-    torch.Generator = Generator  # type: ignore[misc,assignment]  # the C++ hook does not exist
+    torch.Generator = Generator  # type: ignore[misc]  # the C++ hook does not exist
     _print_on_host()
     _refuse_dlpack()
     _serve_accelerator()
@@ -39,7 +39,7 @@ def _print_on_host() -> None:
 
 
 def _refuse_dlpack() -> None:
-    """A capsule would carry the address of a tpu storage, which nobody may read; a copy may leave."""
+    """A capsule would carry an address that nobody may read; a copy on the host may leave."""
     export, device_of = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
     @functools.wraps(export)
@@ -57,7 +57,11 @@ def _refuse_dlpack() -> None:
 
     torch.Tensor.__dlpack__ = dlpack  # type: ignore[method-assign]
     torch.Tensor.__dlpack_device__ = dlpack_device  # type: ignore[method-assign]
-    for module, name in ((torch._C, "_to_dlpack"), (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")):
+    for module, name in (
+        (torch._C, "_to_dlpack"),
+        (torch, "to_dlpack"),
+        (torch.utils.dlpack, "to_dlpack"),
+    ):
         setattr(module, name, _for_cpu(getattr(module, name)))
 
 
@@ -72,7 +76,7 @@ def _for_cpu(to_dlpack: Any) -> Any:
 
 
 def _serve_accelerator() -> None:
-    """Answer for torch.accelerator what C++ asks an allocator and a guard for, which Python cannot be."""
+    """Answer what torch.accelerator asks C++ for, where no Python class can stand behind it."""
     from torchtpu import device, streams
 
     answers: dict[str, Callable[..., Any]] = {
@@ -96,7 +100,7 @@ def _serve_accelerator() -> None:
 def _pin_nothing() -> None:
     """Host memory needs no pinning: a copy to the device takes the bytes before it returns."""
     for cls in (torch.Tensor, torch.UntypedStorage):
-        cls.pin_memory = _pinned(cls.pin_memory)  # type: ignore[attr-defined]  # both have it
+        cls.pin_memory = _pinned(cls.pin_memory)  # type: ignore[method-assign]  # both have it
 
 
 def _pinned(pin_memory: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +112,7 @@ def _pinned(pin_memory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow_matmul_precision() -> None:
-    """torch.set_float32_matmul_precision decides how many bfloat16 passes a float32 matmul takes."""
+    """torch's float32 matmul precision decides how many bfloat16 passes a matmul takes."""
     set_precision = torch.set_float32_matmul_precision
 
     @functools.wraps(set_precision)

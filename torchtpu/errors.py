@@ -1,4 +1,4 @@
-"""The exceptions that torchtpu raises; every text says what was wrong, what was expected, what to do."""
+"""The exceptions of torchtpu; a text says what was wrong, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class UnsupportedOpError(TpuError, NotImplementedError):
 
 
 class FreedStorageError(TpuError):
-    """A storage was read after its memory was given up (resize to 0, donation, a failed program)."""
+    """A storage was read after its memory was given up (resized to 0, a failed program)."""
 
 
 class LoweringError(TpuError):
-    """A lowering disagrees with the op's schema or with torch's meta function: a defect of torchtpu."""
+    """A lowering disagrees with its schema or torch's meta function: a defect of torchtpu."""
 
 
 class ConfigError(TpuError, ValueError):

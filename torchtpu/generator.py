@@ -20,22 +20,24 @@ class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]  # torch's 
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator for device tpu.
 
-    The state is a host Mersenne Twister of torch's own, so seeds, get_state and set_state behave as
-    everywhere; each random op draws 128 bits from it, as the key of a counter-based generator on the
-    device. The bits differ from those of cpu and cuda.
+    The state is a host Mersenne Twister of torch's own, so seeds, get_state and set_state behave
+    as everywhere; each random op draws 128 bits from it, as the key of a counter-based generator on
+    the device. The bits differ from those of cpu and cuda.
     """
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """Return a generator of the asked-for device: one of these for tpu, torch's own for others."""
+        """Return a generator of the device: one of these for tpu, torch's own for others."""
         wanted = torch.device(device)
         if wanted.type != "tpu":
             return torch._C.Generator(device)
         if wanted.index not in (None, 0):
-            raise TpuError(f"[Generator] expected device tpu:0, got {wanted}: a process drives one device")
+            raise TpuError(
+                f"[Generator] expected device tpu:0, got {wanted}: a process drives one device"
+            )
         return super().__new__(cls)
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # read-only there too
         """The device whose tensors this generator fills."""
         return torch.device("tpu", 0)
 

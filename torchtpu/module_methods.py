@@ -19,8 +19,10 @@ def install() -> None:
     apply = torch.nn.Module._apply
 
     @functools.wraps(apply)
-    def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], Any], recurse: bool = True) -> Any:
-        future = torch.__future__
+    def _apply(
+        self: torch.nn.Module, fn: Callable[[torch.Tensor], Any], recurse: bool = True
+    ) -> Any:
+        future: Any = torch.__future__
         if future.get_swap_module_params_on_conversion() or not _crosses(self, fn):
             return apply(self, fn, recurse)
         future.set_swap_module_params_on_conversion(True)

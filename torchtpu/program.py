@@ -53,7 +53,9 @@ class Program:
     @property
     def name(self) -> str:
         """The ops in order, for logs and HLO module names."""
-        names = [n.op.removeprefix("aten::").replace(".", "_") for n in self.nodes if n.op != "view"]
+        names = [
+            n.op.removeprefix("aten::").replace(".", "_") for n in self.nodes if n.op != "view"
+        ]
         return "+".join(names[:4]) + ("+..." if len(names) > 4 else "") or "view"
 
     def __call__(self, *inputs: Any) -> list[Any]:

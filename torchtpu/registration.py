@@ -36,9 +36,7 @@ def register() -> None:
     from torchtpu import device_methods, module_methods, stand_in, storage_methods
     from torchtpu.eager import autocast, dispatch, modes
 
-    _setup_privateuseone_for_python_backend(
-        "tpu", device_module.module(), _Hooks(), _Guard()
-    )
+    _setup_privateuseone_for_python_backend("tpu", device_module.module(), _Hooks(), _Guard())
     dispatch.register()
     autocast.register()
     storage_methods.install()
@@ -57,8 +55,8 @@ def _other_owner() -> str:
     if getattr(torch, _OURS, False) or name == "privateuseone":
         return ""
     return (
-        f"torch's device key PrivateUse1 already belongs to {name!r} (Google's torch_tpu, or another "
-        "backend that loads itself at `import torch`); uninstall one of the two, or set "
+        f"torch's device key PrivateUse1 already belongs to {name!r} (Google's torch_tpu or "
+        "another backend that loads itself at `import torch`); uninstall one of the two, or set "
         "TORCH_DEVICE_BACKEND_AUTOLOAD=0 and call torchtpu.register() yourself"
     )
 
@@ -77,5 +75,3 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
-
-

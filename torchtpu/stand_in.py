@@ -1,4 +1,4 @@
-"""`torch_tpu` for programs written against Google's package, where that package is not installed."""
+"""`torch_tpu` for programs written against Google's package, where that is not installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 class _Loader(importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        text = "Stand-in for Google's torch_tpu, made by torchtpu; the device is torch.device('tpu')."
+        text = (
+            "Stand-in for Google's torch_tpu, made by torchtpu; the device is torch.device('tpu')."
+        )
         return types.ModuleType(spec.name, text)
 
     def exec_module(self, module: types.ModuleType) -> None:

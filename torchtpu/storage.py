@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ class Layout:
 
     __slots__ = ("dtype", "nbytes", "shape", "type")
 
-    _known: dict[tuple[tuple[int, ...], torch.dtype], Layout] = {}
+    _known: ClassVar[dict[tuple[tuple[int, ...], torch.dtype], Layout]] = {}
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.shape = shape
@@ -95,7 +95,8 @@ class Buffer:
             self._account.allocate(nbytes)
         except OutOfHBM as error:
             raise torch.OutOfMemoryError(
-                f"{error}; a smaller batch, activation checkpointing or a chip with more HBM may fit"
+                f"{error}; a smaller batch, activation checkpointing or a chip with more HBM "
+                "may fit"
             ) from error
         self._allocated = nbytes
 
@@ -122,7 +123,9 @@ class Buffer:
             return
         itemsize = self.layout.dtype.itemsize
         if nbytes % itemsize:
-            raise TpuError(f"[storage.resize_] expected a multiple of {itemsize} bytes, got {nbytes}")
+            raise TpuError(
+                f"[storage.resize_] expected a multiple of {itemsize} bytes, got {nbytes}"
+            )
         new = Layout.of((nbytes // itemsize,), self.layout.dtype)
         kept = None if self.array is None else self.value()
         if kept is not None and nbytes:
@@ -141,14 +144,23 @@ class Buffer:
         self.layout = layout
 
 
+def mark_lost(buffers: Iterable[Buffer]) -> None:
+    """Mark those buffers whose memory a failed program had already taken over."""
+    for buffer in buffers:
+        deleted = getattr(buffer.array, "is_deleted", None)
+        if deleted is not None and deleted():
+            buffer.array = None
+            buffer.freed = "the program that was to overwrite it failed"
+
+
 def buffer_of(storage: torch.UntypedStorage) -> Buffer:
     """Return the buffer of a tpu storage; TpuError where the storage is none of ours."""
     try:
         return storage._tpu_buffer  # type: ignore[attr-defined,no-any-return]  # set by attach
     except AttributeError:
         raise TpuError(
-            f"[storage] expected a storage made by torchtpu on device tpu, got one on {storage.device}"
-            " without device memory"
+            "[storage] expected a storage made by torchtpu on device tpu, got one on "
+            f"{storage.device} without device memory"
         ) from None
 
 

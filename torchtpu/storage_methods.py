@@ -67,7 +67,7 @@ def from_host(data: np.ndarray[Any, Any]) -> Storage:
 def host_bytes(storage: Storage) -> np.ndarray[Any, Any]:
     """Return the bytes of a storage of any device as a uint8 array on the host."""
     if storage.device.type != "tpu":
-        return torch.tensor([], dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
+        return torch.tensor([], dtype=torch.uint8).set_(storage).numpy()
     array = executor.current().target.get(buffer_of(storage).value())
     return np.frombuffer(array.tobytes(), np.uint8)
 
@@ -88,7 +88,9 @@ def _for_tpu(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuse(name: str, what: str) -> Callable[..., Any]:
     def refuse(_self: Storage, *_args: Any, **_kwargs: Any) -> Any:
-        raise TpuError(f"[storage.{name}] a storage on tpu cannot be {what}; copy it with .cpu() first")
+        raise TpuError(
+            f"[storage.{name}] a storage on tpu cannot be {what}; copy it with .cpu() first"
+        )
 
     return refuse
 
@@ -121,7 +123,9 @@ def _write(self: Storage, data: np.ndarray[Any, Any]) -> Storage:
     """Replace all bytes, keeping the buffer's layout."""
     buffer = buffer_of(self)
     dtype, shape = buffer.layout.type.dtype, buffer.layout.shape
-    buffer.array = executor.current().target.put(np.ascontiguousarray(data).view(dtype).reshape(shape))
+    buffer.array = executor.current().target.put(
+        np.ascontiguousarray(data).view(dtype).reshape(shape)
+    )
     buffer.shared, buffer.freed = False, ""
     return self
 
@@ -139,7 +143,7 @@ def _fill_(self: Storage, value: int) -> Storage:
 
 def _getitem(self: Storage, index: Any) -> Any:
     found = self.cpu()[index]
-    return found if isinstance(found, int) else from_host(host_bytes(found))  # type: ignore[arg-type]
+    return found if isinstance(found, int) else from_host(host_bytes(found))
 
 
 def _setitem(self: Storage, index: Any, value: Any) -> None:
@@ -179,7 +183,9 @@ def _set_from_file(self: Storage, file: Any, offset: Any, is_real: bool, itemsiz
 
 def _checked(itemsize: int) -> int:
     if itemsize not in (1, 2, 4, 8, 16):  # torch divides by it
-        raise ValueError(f"[storage] expected an element size of 1, 2, 4, 8 or 16 bytes, got {itemsize}")
+        raise ValueError(
+            f"[storage] expected an element size of 1, 2, 4, 8 or 16 bytes, got {itemsize}"
+        )
     return itemsize
 
 

@@ -35,15 +35,15 @@ class Stream(torch.Stream):
         self.synchronize()
         return True
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: Any) -> None:
         """Let later work wait for an event: always so, on one in-order queue."""
         del event
 
-    def wait_stream(self, stream: Stream) -> None:
+    def wait_stream(self, stream: torch.Stream) -> None:
         """Let later work wait for another stream's: always so, on one in-order queue."""
         del stream
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: Any = None) -> Any:
         """Record an event (a new one by default) and return it."""
         event = event or Event()
         event.record(self)
@@ -56,7 +56,7 @@ class Stream(torch.Stream):
 class Event:
     """A mark in the queue; with `enable_timing`, its time on the device's clock.
 
-    On target sim that is the simulated clock; elsewhere the host's, after waiting for the work before.
+    On target sim that is the simulated clock; elsewhere the host's, after the work before is done.
     """
 
     def __init__(

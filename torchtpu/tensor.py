@@ -1,11 +1,11 @@
-"""Device tensors without a C++ extension: DLPack capsules of device type kDLExtDev become tensors."""
+"""Device tensors without a C++ extension: DLPack capsules of type kDLExtDev become tensors."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _from_dlpack = torch._C._from_dlpack
 
-# Storages get distinct non-null addresses, which nothing may read: every path that would is replaced.
+# Storages get distinct non-null addresses, which nothing may read: what would is replaced.
 _addresses = count(1 << 44, 1 << 20)
 
 
@@ -59,7 +59,9 @@ class TensorFactory:
 
     __slots__ = ("_address", "_dl", "_keep", "layout", "order", "shape", "strides")
 
-    _made: list[TensorFactory] = []  # torch reads the struct for as long as a tensor lives
+    _made: ClassVar[
+        list[TensorFactory]
+    ] = []  # torch reads the struct for as long as a tensor lives
 
     def __init__(
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
@@ -67,7 +69,8 @@ class TensorFactory:
         self.layout, self.order = physical_layout(shape, strides, dtype)
         if self.layout.nbytes > _MAX_BYTES:  # torch would end the process
             raise RuntimeError(
-                f"Storage size calculation overflowed with sizes={list(shape)} and strides={list(strides)}"
+                f"Storage size calculation overflowed with sizes={list(shape)} and "
+                f"strides={list(strides)}"
             )
         self.shape, self.strides = shape, strides
         row = dtypes.of(dtype)
@@ -102,10 +105,8 @@ class TensorFactory:
         return self.order == tuple(range(len(self.shape)))
 
 
-@lru_cache(maxsize=None)
-def factory(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> TensorFactory:
+@cache
+def factory(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> TensorFactory:
     """Return the one factory of this shape, strides and dtype."""
     return TensorFactory(shape, strides, dtype)
 
@@ -125,14 +126,15 @@ def view_of(tensor: torch.Tensor) -> views.View:
     return views.View(
         tuple(tensor.shape),
         tuple(tensor.stride()),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         dtypes.to_numpy(tensor.dtype),
     )
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor object on the same storage, below autograd."""
-    return torch.ops.aten.alias.default(tensor)
+    made: torch.Tensor = torch.ops.aten.alias.default(tensor)
+    return made
 
 
 def from_host(value: torch.Tensor) -> torch.Tensor:
@@ -143,6 +145,7 @@ def from_host(value: torch.Tensor) -> torch.Tensor:
         value = value.contiguous()
         strides = tuple(value.stride())
         layout, order = physical_layout(shape, strides, value.dtype)
+    assert order is not None, strides
     make = factory(shape, strides, value.dtype)
     buffer = Buffer(layout)
     buffer.array = executor.current().target.put(host_array(value.permute(order)))

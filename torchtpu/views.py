@@ -29,7 +29,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Factoring:
-    """The physical array as `radices`; the view is the slice at `starts` of `sizes`, dims by `owner`."""
+    """The physical array as `radices`; the view is its slice at `starts` of `sizes`."""
 
     radices: tuple[int, ...]
     starts: tuple[int, ...]
@@ -57,7 +57,7 @@ def needed_elements(view: View) -> int:
 
 
 def overlaps(view: View) -> bool:
-    """Tell whether two indices of the view may be the same element (conservative for odd strides)."""
+    """Tell whether two indices of the view may be one element (conservative for odd strides)."""
     dims = sorted((s, n) for n, s in zip(view.shape, view.strides, strict=True) if n > 1)
     reach = 0
     for stride, size in dims:
@@ -91,7 +91,9 @@ def read(base: Array, view: View) -> Array:
     return jnp.broadcast_to(part.reshape(ones), view.shape)
 
 
-def write(base: Array | None, view: View, value: Array, physical: tuple[int, ...], dtype: Any) -> Array:
+def write(
+    base: Array | None, view: View, value: Array, physical: tuple[int, ...], dtype: Any
+) -> Array:
     """Return the physical array with the view's elements replaced by `value`.
 
     `base` may be None where the view covers the whole buffer, or where the rest is undefined.
@@ -135,9 +137,7 @@ def _write_same_dtype(base: Array, view: View, value: Array) -> Array:
 
 def _is_contiguous(view: View) -> bool:
     expected = contiguous_strides(view.shape)
-    return all(
-        n == 1 or s == e for n, s, e in zip(view.shape, view.strides, expected, strict=True)
-    )
+    return all(n == 1 or s == e for n, s, e in zip(view.shape, view.strides, expected, strict=True))
 
 
 def _to_radices(base: Array, radices: tuple[int, ...]) -> Array:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchtpu import config
-from torchtpu.errors import TpuError
 from torchtpu.eager.modes import EagerMode
+from torchtpu.errors import TpuError
 
 DEBUG = EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
 
@@ -48,8 +48,8 @@ def test_debug_mode_finds_the_first_nan() -> None:
     x = torch.tensor([1.0, -1.0], device="tpu")
     with torch.tpu.set_eager_mode(DEBUG), config.override(check_nan=True):
         x.add(1)
-        with pytest.raises(TpuError, match=r"\[aten::log\] output 0 of shape \(2,\) has NaN") as raised:
+        with pytest.raises(
+            TpuError, match=r"\[aten::log\] output 0 of shape \(2,\) has NaN"
+        ) as raised:
             x.log()
     assert "test_modes.py" in "".join(raised.value.__notes__)
-
-

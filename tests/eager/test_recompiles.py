@@ -28,7 +28,9 @@ def test_the_same_ops_compile_once() -> None:
 
 @pytest.mark.parametrize("value", [lambda i: 0.1 + i, lambda i: i + 2])
 @pytest.mark.parametrize("op", [torch.add, torch.mul, torch.div, torch.sub])
-def test_a_varying_number_is_an_input(op: Callable[..., object], value: Callable[[int], float]) -> None:
+def test_a_varying_number_is_an_input(
+    op: Callable[..., object], value: Callable[[int], float]
+) -> None:
     x = torch.ones(3, device="tpu")
     assert _loop(lambda i: op(x, value(i)))[1:] == [0] * 4
 

@@ -1,4 +1,4 @@
-"""torchtpu-perf estimate, as a user runs it: steps found, dearest ops named, one message per error."""
+"""torchtpu-perf estimate as a user runs it: steps, dearest ops, one message per error."""
 
 from __future__ import annotations
 
@@ -81,9 +81,13 @@ def test_a_script_without_optimizer_is_cut_at_module_calls(tmp_path: Path) -> No
 
 def test_accumulation_is_one_step_and_evaluation_its_own(tmp_path: Path) -> None:
     found = report("--steps", "6", script(tmp_path, ACCUMULATION))
-    flops = [s["matmul_flops"] for s in found["steps"] for _ in range(s["first_step"], s["last_step"] + 1)]
+    flops = [
+        s["matmul_flops"]
+        for s in found["steps"]
+        for _ in range(s["first_step"], s["last_step"] + 1)
+    ]
     product = 2 * 4 * 8 * 8
-    assert flops == [4 * product, product] * 3  # two forwards and two weight gradients; an evaluation
+    assert flops == [4 * product, product] * 3  # two forwards, two weight gradients
     assert any("zeros: script.py:" in note for note in found["notes"])
 
 
@@ -91,7 +95,7 @@ def test_a_model_that_fits_no_chip_here_is_estimated_and_does_not_fit() -> None:
     found = report("--chip", "v5e", "--steps", "1", "examples/llama3_8b.py")
     (step,) = found["steps"]
     assert step["memory"]["fits"] is False
-    assert 16 * 3.5 * GIB < step["memory"]["peak_bytes"] < 16 * 4.5 * GIB  # bf16: 8e9 x (2+2+4) bytes
+    assert 16 * 3.5 * GIB < step["memory"]["peak_bytes"] < 16 * 4.5 * GIB  # 8e9 x (2+2+4) bytes
     assert {"Llama.blocks.*.mlp.down", "Llama.blocks.*.mlp.up"} <= {
         op["module"] for op in step["dearest_ops"]
     }

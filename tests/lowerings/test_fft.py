@@ -9,7 +9,18 @@ from tests.lowerings.opinfo import check
 
 NAMES = [
     f"fft.{name}"
-    for name in ("fft", "ifft2", "fftn", "rfft", "irfft", "hfft", "ihfft", "rfft2", "irfftn", "fftshift")
+    for name in (
+        "fft",
+        "ifft2",
+        "fftn",
+        "rfft",
+        "irfft",
+        "hfft",
+        "ihfft",
+        "rfft2",
+        "irfftn",
+        "fftshift",
+    )
 ]
 
 

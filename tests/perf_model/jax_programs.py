@@ -14,7 +14,7 @@ from torchtpu.perf_model.program import Graph
 
 def spec(*shape: int, dtype: Any = jnp.float32) -> Any:
     """The type of an argument."""
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # jax has no types
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def module(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -17,7 +17,8 @@ sys.path.insert(0, "examples")
 import train_digits
 import torch
 run = train_digits.train(sys.argv[1], "tpu", steps=12, quiet=True)
-print(json.dumps({"losses": [x.hex() for x in run.losses.tolist()], "device": torch.tpu.get_device_name()}))
+losses = [x.hex() for x in run.losses.tolist()]
+print(json.dumps({"losses": losses, "device": torch.tpu.get_device_name()}))
 """
 
 

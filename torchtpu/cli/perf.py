@@ -10,7 +10,9 @@ from torchtpu.perf_model import cli
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chip", default="v6e", help="a chip of `torchtpu-perf chips` (default: v6e)")
+    parser.add_argument(
+        "--chip", default="v6e", help="a chip of `torchtpu-perf chips` (default: v6e)"
+    )
     parser.add_argument(
         "--mode",
         choices=("fused", "strict"),
@@ -18,7 +20,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help="a step as one compiled program, or one program per op (default: fused)",
     )
     parser.add_argument(
-        "--steps", type=int, default=4, metavar="N", help="stop the script after N steps (default: 4)"
+        "--steps",
+        type=int,
+        default=4,
+        metavar="N",
+        help="stop the script after N steps (default: 4)",
     )
     cli.add_format(parser)
     parser.add_argument("script", help="the Python script, as it would be run by `python SCRIPT`")
@@ -30,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from torchtpu.perf_model import report
 
     if arguments.steps < 1:
-        raise cli.CommandError(f"torchtpu-perf estimate: --steps expected at least 1, got {arguments.steps}")
+        raise cli.CommandError(f"torchtpu-perf: --steps expected at least 1, got {arguments.steps}")
     try:
         found = estimate_script(
             arguments.script,

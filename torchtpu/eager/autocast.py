@@ -12,23 +12,26 @@ import torch
 # The lists follow torch's own for accelerators: matmul-like ops gain from the lower dtype, ops that
 # sum many terms or have a large range need float32, ops of several tensors take the widest.
 _LOWER = (
-    "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d.input conv_transpose3d.input "
-    "conv1d.padding conv2d.padding conv3d.padding mm bmm addmm addmv addr matmul linear baddbmm addbmm "
-    "mv chain_matmul linalg_multi_dot linalg_vecdot einsum prelu scaled_dot_product_attention "
-    "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
+    "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d.input "
+    "conv_transpose3d.input conv1d.padding conv2d.padding conv3d.padding mm bmm addmm addmv "
+    "addr matmul linear baddbmm addbmm mv chain_matmul linalg_multi_dot linalg_vecdot einsum "
+    "prelu scaled_dot_product_attention _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell "
+    "gru_cell rnn_tanh_cell rnn_relu_cell"
 )
 _FLOAT32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm rms_norm "
-    "frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss "
-    "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss "
-    "huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss "
-    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm "
-    "logsumexp norm.Scalar norm.ScalarOpt_dim norm.names_ScalarOpt_dim softmax.int log_softmax.int "
-    "cumprod cumsum prod prod.dim_int sum sum.dim_IntList"
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan "
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm "
+    "group_norm rms_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity "
+    "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div "
+    "l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss "
+    "soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
+    "dist pdist cdist renorm logsumexp norm.Scalar norm.ScalarOpt_dim "
+    "norm.names_ScalarOpt_dim softmax.int log_softmax.int cumprod cumsum prod prod.dim_int "
+    "sum sum.dim_IntList"
 )
 _WIDEST = (
-    "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot cat stack"
+    "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot "
+    "vdot cat stack"
 )
 
 _library: torch.library.Library | None = None
@@ -78,8 +81,11 @@ def _default_to_bfloat16() -> None:
     torch.set_autocast_dtype = set_autocast_dtype
 
 
-def _rule(op: Any, dtype_of: Callable[[list[torch.Tensor]], torch.dtype | None]) -> Callable[..., Any]:
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+def _rule(
+    op: Any, dtype_of: Callable[[list[torch.Tensor]], torch.dtype | None]
+) -> Callable[..., Any]:
+    keys: Any = torch._C.DispatchKey
+    key = torch._C.DispatchKeySet(keys.AutocastPrivateUse1)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = dtype_of(list(_floating([args, kwargs])))
@@ -96,7 +102,9 @@ def _lower(_: list[torch.Tensor]) -> torch.dtype:
 
 
 def _float32(tensors: list[torch.Tensor]) -> torch.dtype | None:
-    return torch.float32 if any(t.dtype in (torch.bfloat16, torch.float16) for t in tensors) else None
+    return (
+        torch.float32 if any(t.dtype in (torch.bfloat16, torch.float16) for t in tensors) else None
+    )
 
 
 def _widest(tensors: list[torch.Tensor]) -> torch.dtype | None:
@@ -109,7 +117,11 @@ def _widest(tensors: list[torch.Tensor]) -> torch.dtype | None:
 def _floating(value: Any) -> Any:
     """Yield the tensors that autocast casts: floating point on tpu, and no float64."""
     if isinstance(value, torch.Tensor):
-        if value.device.type == "tpu" and value.is_floating_point() and value.dtype != torch.float64:
+        if (
+            value.device.type == "tpu"
+            and value.is_floating_point()
+            and value.dtype != torch.float64
+        ):
             yield value
     elif isinstance(value, (list, tuple)):
         for v in value:

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -14,7 +15,9 @@ import torch
 @cache
 def _libraries() -> tuple[str, ...]:
     package = Path(__file__).parent.parent
-    jax = importlib.util.find_spec("jax")  # `import torch` asks for this file, and must not import jax
+    jax = importlib.util.find_spec(
+        "jax"
+    )  # `import torch` asks for this file, and must not import jax
     folders = (
         *(p for p in package.iterdir() if p.is_dir()),  # three of them are links in a checkout
         package,
@@ -37,11 +40,11 @@ def _is_library(filename: str) -> bool:
 
 def user_line() -> str:
     """Return "file.py:31" of the innermost frame outside torch, jax and torchtpu; empty if none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_library(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]  # None at the outermost frame
+        frame = frame.f_back
     return ""
 
 

@@ -10,7 +10,7 @@ import torch
 from torchtpu import executor, tensor, views
 from torchtpu.eager.view_ops import kernel
 from torchtpu.errors import TpuError
-from torchtpu.storage import Buffer, buffer_of
+from torchtpu.storage import buffer_of
 from torchtpu.tensor import from_host, to_host, view_of
 
 
@@ -28,7 +28,9 @@ def empty(
     _check_factory(device, layout, pin_memory)
     shape, dtype = tuple(size), dtype or torch.get_default_dtype()
     if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+        raise RuntimeError(
+            f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}"
+        )
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return tensor.empty(shape, dtype)
     like = torch.empty(shape, dtype=dtype, device="meta", memory_format=memory_format)
@@ -123,5 +125,3 @@ def _check_factory(
             f"[empty] expected device tpu:0, got {device}: a process drives one TPU device; "
             "start one process per device (torchrun) for more"
         )
-
-

@@ -1,4 +1,4 @@
-"""Registration of kernels with torch's dispatcher: first a fallback only, all the rest at first use.
+"""Registration of kernels with torch's dispatcher: a fallback, and the rest at first use.
 
 `import torch` must stay quick, so jax is imported and the table is read when the first tensor is
 made on the device: everything reaches `_fallback` until then.
@@ -81,7 +81,7 @@ def _annotated(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def operations() -> Iterator[Any]:
     """Yield an Operation for each lowering and for each variant of it that its schema implies."""
-    from torchtpu.eager.call import Operation
+    from torchtpu.eager.operation import Operation
     from torchtpu.eager.schema import arguments, overload, variants
     from torchtpu.lowerings import table
 
@@ -90,9 +90,13 @@ def operations() -> Iterator[Any]:
         known = {a.name for a in arguments(functional._schema)}
         unknown = set(lowering.parameters[lowering.key :]) - known - lowering.optional
         if unknown:
-            raise LoweringError(f"[{name}] the schema has no argument {sorted(unknown)}: {functional._schema}")
+            raise LoweringError(
+                f"[{name}] the schema has no argument {sorted(unknown)}: {functional._schema}"
+            )
         if _only_composite(name):
-            raise LoweringError(f"[{name}] torch composes this op; a kernel would cut its gradient off")
+            raise LoweringError(
+                f"[{name}] torch composes this op; a kernel would cut its gradient off"
+            )
         yield Operation(op=functional, functional=functional, lowering=lowering)
         in_place, out = variants(functional)
         for variant in in_place + out:

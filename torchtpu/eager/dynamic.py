@@ -342,9 +342,7 @@ def _gathered(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tor
     return result
 
 
-def _moved(
-    self: torch.Tensor, indices: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
+def _moved(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Indices may be CPU tensors, as for every accelerator of torch."""
     return [i if i is None or i.device == self.device else i.to(self.device) for i in indices]
 

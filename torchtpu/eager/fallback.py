@@ -1,4 +1,4 @@
-"""Ops without a lowering: torch's decomposition, or the CPU where that is permitted, or an error."""
+"""Ops without a lowering: torch's decomposition, the CPU where that is allowed, or an error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _functional(op: Any) -> Any:
     return None
 
 
-def _from_functional(op: Any, functional: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _from_functional(
+    op: Any, functional: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     bound = {a.name: v for a, v in zip(arguments(op._schema), args, strict=False)} | kwargs
     inputs = {a.name: bound[a.name] for a in arguments(functional._schema) if a.name in bound}
     rule = _decomposition(functional) or functional  # its parameters may have other names
@@ -90,8 +92,8 @@ def _from_functional(op: Any, functional: Any, args: tuple[Any, ...], kwargs: di
     written = [bound[a.name] for a in arguments(op._schema) if a.written]
     values = results if isinstance(results, (tuple, list)) else [results]
     for target, value in zip(written, values, strict=True):
-        if target.shape != value.shape and target is kwargs.get("out"):
-            torch.ops.aten._resize_output_.default(target, list(value.shape), target.device)
+        if target is not None and target is kwargs.get("out") and target.shape != value.shape:
+            torch.ops.aten._resize_output_.default(target, list(value.shape), value.device)
         target.copy_(value)
     return written[0] if len(written) == 1 else tuple(written)
 

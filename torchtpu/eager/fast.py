@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
 
 from torchtpu.eager import blame, modes
-from torchtpu.eager.call import Call, Operation
+from torchtpu.eager.call import Call
+from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
-from torchtpu.storage import Buffer, buffer_of
+from torchtpu.storage import Buffer, buffer_of, mark_lost
 
 _NUMBERS = frozenset({int, float})
 
@@ -36,7 +36,7 @@ def kernel({parameters}, *more, **kwargs):
         else:
             modes.current.launch(call, [{arrays}], ({target},))
     except Exception as error:
-        annotate(error, name)
+        {lost}annotate(error, name)
         raise
     {result}
 """
@@ -55,7 +55,7 @@ class Helpers(NamedTuple):
 
 
 def kernel(operation: Operation, helpers: Helpers) -> Callable[..., Any]:
-    """Return an unrolled kernel in front of the general one; the general one for less simple ops."""
+    """Return an unrolled kernel before the general one; the general one for less simple ops."""
     required = [a for a in operation.arguments if not a.has_default]
     written = [i for i, a in enumerate(operation.arguments) if a.written]
     simple = (
@@ -108,7 +108,9 @@ def _unrolled(
     guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
     if not number and operation.arguments[count - 1].kind == Kind.TENSOR:
         guards.append(f"{last}.__class__ in numbers")
-    parts = [f"b{n}.layout, {n}.shape, {n}.stride(), {n}.storage_offset(), {n}.dtype" for n in tensors]
+    parts = [
+        f"b{n}.layout, {n}.shape, {n}.stride(), {n}.storage_offset(), {n}.dtype" for n in tensors
+    ]
     arrays = [f"b{n}.array if b{n}.array is not None else b{n}.value()" for n in tensors]
     buffers = [f"b{n} = {n}.untyped_storage()._tpu_buffer" for n in tensors]
     if number:
@@ -125,6 +127,7 @@ def _unrolled(
         made="" if operation.mutates else "buffer = Buffer(call.layout)\n        ",
         target="ba0" if operation.mutates else "buffer",
         arrays=", ".join(arrays),
+        lost="mark_lost((ba0,))\n        " if operation.mutates else "",
         result="return a0" if operation.mutates else _NEW,
     )
     scope: dict[str, Any] = {
@@ -133,6 +136,7 @@ def _unrolled(
         "calls": calls,
         "from_capsule": torch._C._from_dlpack,
         "general": helpers.general,
+        "mark_lost": mark_lost,
         "modes": modes,
         "name": operation.name,
         "number": helpers.number,

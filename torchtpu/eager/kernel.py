@@ -1,18 +1,19 @@
-"""The hot path: a Python kernel for one overload, from arguments to a prepared call and its launch."""
+"""The hot path: a kernel for one overload, from arguments to a prepared call and its launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torchtpu import executor
 from torchtpu.eager import blame, fast, modes
-from torchtpu.eager.call import Call, Operation, OutputsNeedResize, Scalar
+from torchtpu.eager.call import Call, OutputsNeedResize, Scalar
+from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.errors import TpuError
-from torchtpu.storage import Buffer
+from torchtpu.storage import Buffer, mark_lost
 
 _TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
 _TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
@@ -20,7 +21,7 @@ MAX_SIGNATURES = 1024  # prepared calls of one op; shapes that never come again 
 _SCALARS = frozenset({float, int, bool, complex})
 
 
-def make(operation: Operation) -> Callable[..., Any]:
+def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # one loop
     """Return the kernel of an operation, to be registered with torch's dispatcher.
 
     A call's key holds all that its program depends on: the views and layouts of its tensors, static
@@ -34,7 +35,7 @@ def make(operation: Operation) -> Callable[..., Any]:
     named = {a.name: slot for a, slot in zip(operation.arguments, slots, strict=True)}
     aliasing = operation.mutates
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:  # noqa: C901  # calls would cost more
         key: list[Any] = [len(args)]
         buffers: list[Buffer] = []
         numbers: list[Any] = []
@@ -52,7 +53,11 @@ def make(operation: Operation) -> Callable[..., Any]:
                         continue
                     buffers.append(buffer)
                     key += (
-                        buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype,
+                        buffer.layout,
+                        value.shape,
+                        value.stride(),
+                        value.storage_offset(),
+                        value.dtype,
                     )
                 elif kind == _NUMBER:
                     key.append(type(value))
@@ -119,7 +124,7 @@ def _launch(
             run = call.unshared if any(b.shared for b in written) else call
             modes.current.launch(run, arrays, made + written)
         except Exception:
-            _lost(written)
+            mark_lost(written)
             raise
         for buffer in written:
             buffer.shared, buffer.freed = False, ""
@@ -128,17 +133,8 @@ def _launch(
     return call.returned(made, args, kwargs)
 
 
-def _lost(buffers: Iterable[Buffer]) -> None:
-    """Mark buffers whose memory a failed program had already taken over."""
-    for buffer in buffers:
-        deleted = getattr(buffer.array, "is_deleted", None)
-        if deleted is not None and deleted():
-            buffer.array = None
-            buffer.freed = "the program that was to overwrite it failed"
-
-
 def _foreign(value: Any, key: list[Any], numbers: list[Any]) -> None:
-    """A tensor argument that has no device memory: absent, a number, or a tensor of another device."""
+    """A tensor argument without device memory: absent, a number, or of another device."""
     if value is None:
         key.append(None)
     elif type(value) in _SCALARS:

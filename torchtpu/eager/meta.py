@@ -36,7 +36,7 @@ class MetaResult:
 
 
 def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: bool) -> MetaResult:
-    """Run an overload on meta tensors; raises what torch's CPU device raises for wrong arguments."""
+    """Run an overload on meta tensors; raises what torch's CPU raises for wrong arguments."""
     on_meta = {n: _to_meta(v) for n, v in bound.items()}
     if "device" in bound:
         check_index(bound["device"])
@@ -70,7 +70,9 @@ def result_type(values: Iterable[Any]) -> torch.dtype:
     operands: list[Any] = []
     for value in values:
         items = value if isinstance(value, (list, tuple)) else [value]
-        operands += [_promotable(v) for v in items if isinstance(v, (torch.Tensor, int, float, complex))]
+        operands += [
+            _promotable(v) for v in items if isinstance(v, (torch.Tensor, int, float, complex))
+        ]
     if not operands:
         return torch.get_default_dtype()
     by_rank = sorted(operands, key=lambda o: -o.dim() if isinstance(o, torch.Tensor) else 1)
@@ -112,7 +114,9 @@ def _check_variant(op: Any, on_meta: Mapping[str, Any]) -> None:
 
 def _guess(op: Any, functional: Any, bound: Mapping[str, Any]) -> MetaResult:
     """The result of an op that has no meta function: like what it writes, else its first tensor."""
-    written = [bound[a.name] for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    written = [
+        bound[a.name] for a in op._schema.arguments if a.alias_info and a.alias_info.is_write
+    ]
     if written and not any(a.is_out for a in op._schema.arguments):
         return _describe(tuple(written))
     first = next((v for v in bound.values() if isinstance(v, torch.Tensor)), None)

@@ -40,7 +40,7 @@ class Strict:
 
 
 class Debug(Strict):
-    """One op at a time; the host waits, so that an error of the device is raised at the op's line."""
+    """One op at a time; the host waits, so that an error is raised at the op's line."""
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Check indices, run a prepared call, wait for it and, on request, look for NaNs."""
@@ -89,7 +89,7 @@ def synchronize() -> None:
 
 @contextmanager
 def use(wanted: EagerMode) -> Iterator[None]:
-    """Run a `with` block in another eager mode (of the whole process: backward has its own thread)."""
+    """Run a `with` block in another eager mode, of the process: backward has its own thread."""
     before = set_mode(wanted)
     try:
         yield

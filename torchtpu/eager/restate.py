@@ -1,6 +1,6 @@
 """The text of an error of wrong arguments, as torch's CPU device says it.
 
-torch's meta functions find the same mistakes, but some of them in other words, and a few not at all.
+torch's meta functions find the same mistakes, some in other words, and a few not at all.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from typing import Any
 
 import torch
 
-_MAX_ELEMENTS = 1 << 20  # of all arguments together: the op runs on the host if it is right after all
-_SAME_DTYPE = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"})
+_MAX_ELEMENTS = (
+    1 << 20
+)  # of all arguments together: the op runs on the host if it is right after all
+_SAME_DTYPE = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"}
+)
 
 
 def as_cpu(error: Exception, op: Any, arguments: Mapping[str, Any]) -> Exception:
@@ -24,8 +28,15 @@ def check(op: Any, arguments: Mapping[str, Any]) -> None:
     """Raise the CPU's error for mistakes that torch's meta functions let pass."""
     tensors = [v for v in arguments.values() if isinstance(v, torch.Tensor)]
     dim = arguments.get("dim")
-    mixed = op._schema.name.removeprefix("aten::") in _SAME_DTYPE and len({t.dtype for t in tensors}) > 1
-    outside = tensors and type(dim) is int and not -(tensors[0].dim() or 1) <= dim < (tensors[0].dim() or 1)
+    mixed = (
+        op._schema.name.removeprefix("aten::") in _SAME_DTYPE
+        and len({t.dtype for t in tensors}) > 1
+    )
+    outside = (
+        tensors
+        and type(dim) is int
+        and not -(tensors[0].dim() or 1) <= dim < (tensors[0].dim() or 1)
+    )
     if mixed or outside or any(t.numel() == 0 for t in tensors):
         error = _error_of(op, arguments)
         if error is not None:

@@ -1,4 +1,4 @@
-"""What a schema says about an overload: the kind of each argument, what it writes, its relatives."""
+"""What a schema says of an overload: kinds of arguments, what is written, its relatives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _KINDS = {
     "List[float]": Kind.NUMBERS,
     "Optional[List[float]]": Kind.NUMBERS,
 }
-_IGNORED = frozenset({"generator", "device", "layout", "pin_memory", "memory_format", "non_blocking"})
+_IGNORED = frozenset(
+    {"generator", "device", "layout", "pin_memory", "memory_format", "non_blocking"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def overload(name: str) -> Any:
 
 
 def variants(functional: Any) -> tuple[list[Any], list[Any]]:
-    """Return the in-place and the out= overloads whose other arguments are those of `functional`."""
+    """Return the in-place and out= overloads whose other arguments are those of `functional`."""
     schema = functional._schema
     wanted = _shape(schema)
     namespace, _, base = schema.name.partition("::")
@@ -101,4 +103,6 @@ def _is_written(argument: Any) -> bool:
 
 def _shape(schema: Any) -> list[tuple[str, str]]:
     """Names and types of the arguments, without out= and what never reaches a lowering."""
-    return [(a.name, str(a.type)) for a in schema.arguments if not a.is_out and a.name not in _IGNORED]
+    return [
+        (a.name, str(a.type)) for a in schema.arguments if not a.is_out and a.name not in _IGNORED
+    ]

@@ -4,37 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from torchtpu import dtypes, tensor, views
 from torchtpu.errors import TpuError
-from torchtpu.storage import Buffer, Layout, buffer_of
+from torchtpu.storage import Buffer, Layout, buffer_of, physical_layout
 from torchtpu.tensor import alias, view_of
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
 
-def kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
+
+
+def kernel(name: str) -> Callable[[_Kernel], _Kernel]:
     """Enter a hand-written kernel under an overload's name."""
 
-    def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(fn: _Kernel) -> _Kernel:
         KERNELS[name] = fn
         return fn
 
     return enter
 
 
-_set_strided = torch.ops.aten.as_strided_.default
+_set_strided: Callable[..., torch.Tensor] = torch.ops.aten.as_strided_.default
 
 
 @kernel("aten::as_strided")
 def as_strided(
-    self: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
 ) -> torch.Tensor:
     """A view with these sizes and strides, checked against the bounds of the storage."""
-    offset = self.storage_offset() if storage_offset is None else storage_offset
+    offset = int(self.storage_offset()) if storage_offset is None else storage_offset
     _check_bounds(self, tuple(size), tuple(stride), offset)
     return _set_strided(alias(self), size, stride, offset)
 
@@ -96,7 +102,11 @@ def set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tenso
 def set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Make self share the storage and the shape of another tensor."""
     _bind(
-        self, source.untyped_storage(), tuple(source.shape), source.stride(), source.storage_offset()
+        self,
+        source.untyped_storage(),
+        tuple(source.shape),
+        source.stride(),
+        int(source.storage_offset()),
     )
     return self
 
@@ -116,7 +126,7 @@ def resize(
     like = torch.empty(tuple(size), dtype=self.dtype, device="meta")
     if memory_format is not None and memory_format != torch.preserve_format:
         like = like.to(memory_format=memory_format)
-    shape, strides, offset = tuple(size), tuple(like.stride()), self.storage_offset()
+    shape, strides, offset = tuple(size), tuple(like.stride()), int(self.storage_offset())
     needed = views.needed_elements(views.View(shape, strides, offset, dtypes.to_numpy(self.dtype)))
     storage = self.untyped_storage()
     if needed * self.element_size() > storage.nbytes():
@@ -171,7 +181,7 @@ def _bind(
     _rebind(self, storage, shape, strides, offset)
 
 
-_set_from_storage = torch.ops.aten.set_.source_Storage_storage_offset
+_set_from_storage: Any = torch.ops.aten.set_.source_Storage_storage_offset
 
 
 def _rebind(
@@ -181,17 +191,22 @@ def _rebind(
     strides: Sequence[int],
     offset: int,
 ) -> torch.Tensor:
-    return _set_from_storage._op_dk(
+    made: torch.Tensor = _set_from_storage._op_dk(
         torch._C.DispatchKey.CPU, self, storage, offset, list(shape), list(strides)
     )
+    return made
 
 
 def _retype(
-    buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    buffer: Buffer,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
 ) -> None:
     """Keep bytes that came without a dtype (a loaded file) under that of their first tensor."""
     layout = Layout.of((buffer.layout.nbytes // dtype.itemsize,), dtype)
-    own, order = tensor.physical_layout(shape, strides, dtype)
+    own, order = physical_layout(shape, strides, dtype)
     if order is not None and offset == 0 and own.nbytes == layout.nbytes:
         layout = own
     buffer.convert(layout)
@@ -200,7 +215,9 @@ def _retype(
 def _as_dtype(self: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """An alias of another dtype with the sizes, strides and offset that torch gives on meta."""
     other = torch.ops.aten.view.dtype._op_dk(
-        torch._C.DispatchKey.CompositeExplicitAutograd, alias(self).as_strided((0,), (1,)), like.dtype
+        torch._C.DispatchKey.CompositeExplicitAutograd,
+        alias(self).as_strided((0,), (1,)),
+        like.dtype,
     )
     return _set_strided(other, like.shape, like.stride(), like.storage_offset())
 
@@ -226,7 +243,8 @@ def _check_bounds(
         raise RuntimeError("mismatch in length of strides and shape")
     if any(s < 0 for s in stride):
         raise RuntimeError(
-            f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}"
+            "as_strided: Negative strides are not supported at the moment, "
+            f"got strides: {list(stride)}"
         )
     if offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {offset}")
@@ -236,6 +254,6 @@ def _check_bounds(
     if needed > available:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
-            f"itemsize {self.element_size()} requiring a storage size of {needed} are out of bounds "
-            f"for storage of size {available}"
+            f"itemsize {self.element_size()} requiring a storage size of {needed} are out of "
+            f"bounds for storage of size {available}"
         )

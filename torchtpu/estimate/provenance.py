@@ -33,7 +33,7 @@ class Tracker:
 
     def place(self, op: str) -> Provenance:
         """Return the provenance of a launch of `op` that happens now."""
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # None outside backward
         if node is not None:
             module, source = self._forward.get(node._sequence_nr(), ("", ""))
             return Provenance(op=op, module=module, source=source)

@@ -28,8 +28,8 @@ class EnoughSteps(BaseException):
 class Recorder:
     """Observes a SimTarget; a mode of its own tells it the op of each launch.
 
-    A step ends with `optimizer.step()`. A call of an outermost module without gradients is a step of
-    its own (inference, evaluation). Launches before the first module call are the set-up, no step.
+    A step ends with `optimizer.step()`. A call of an outermost module without gradients is a step
+    of its own (inference, evaluation). Launches before the first module call are set-up, no step.
     """
 
     def __init__(self, target: SimTarget, max_steps: int) -> None:
@@ -141,7 +141,9 @@ class Recorder:
                 calls=tuple(self._calls),
                 live_before=self._before,
                 live_after=frozenset(alive),
-                kinds={s: b.kind for s, b in alive.items() if s in self._made and b.kind != "other"},
+                kinds={
+                    s: b.kind for s, b in alive.items() if s in self._made and b.kind != "other"
+                },
                 name=name,
             )
         )

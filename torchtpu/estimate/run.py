@@ -24,7 +24,7 @@ def estimate_script(
 ) -> Report:
     """Run `script` with target sim and abstract buffers; return the estimate of its steps.
 
-    chip: a name of perf_model/chips. mode: "fused" (a step is one program) or "strict" (each op is).
+    chip: a name of perf_model/chips. mode: "fused" (a step is one program) or "strict" (an op is).
     The process must not have used the device yet. Raises UnknownChip and ScriptError.
     """
     facts = chips.load(chip).require_complete()
@@ -56,8 +56,8 @@ def estimate_script(
         recorder.close()
     if not recorder.steps:
         raise ScriptError(
-            f"[estimate] {script} launched nothing on device tpu; expected a model on device='tpu' and "
-            "at least one step"
+            f"[estimate] {script} launched nothing on device tpu; expected a model on "
+            "device='tpu' and at least one step"
         )
     if recorder.read_at:
         places = ", ".join(f"{line} ({n}x)" for line, n in recorder.read_at.most_common(3))
@@ -83,7 +83,11 @@ def _run(script: str, arguments: Sequence[str]) -> None:
 
 def _what_failed(script: str, error: Exception) -> str:
     here = str(Path(script).resolve())
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if str(Path(f.filename).resolve()) == here]
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if str(Path(f.filename).resolve()) == here
+    ]
     line = f"{Path(script).name}:{frames[-1].lineno}" if frames else script
     notes = "".join(f"\n  {n}" for n in getattr(error, "__notes__", ()))
     return f"[estimate] the script raised at {line}: {type(error).__name__}: {error}{notes}"

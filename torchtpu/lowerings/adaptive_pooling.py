@@ -124,9 +124,7 @@ def fractional_max_pool(
     for d in reversed(range(rank)):
         sample = samples[..., d if rank == 3 else 1 - d]  # torch draws in 2d for the last dim first
         axis = self.ndim - rank + d
-        taps = _random_starts(
-            sample, self.shape[axis], output_size[d], kernel_size[d]
-        )
+        taps = _random_starts(sample, self.shape[axis], output_size[d], kernel_size[d])
         taps = taps[..., None] + jnp.arange(kernel_size[d])  # [*, count, kernel]
         values, where = (_gathered(a, taps, axis, self.ndim - rank) for a in (values, where))
         best = jnp.argmax(values, axis + 1, keepdims=True)

@@ -21,7 +21,7 @@ _LIKE = frozenset({"self"})
 def bits(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Random bits as uint32 or uint64."""
     algorithm = lax.RandomAlgorithm.RNG_PHILOX
-    drawn = lax.rng_bit_generator(  # type: ignore[no-untyped-call]  # jax
+    drawn = lax.rng_bit_generator(
         key, shape, dtype=dtype, algorithm=algorithm
     )
     return drawn[1]
@@ -174,7 +174,7 @@ def _largest(dtype: Any) -> int:
     if kind.kind in "biu":
         bits = {"b": 1, "u": kind.itemsize * 8, "i": kind.itemsize * 8 - 1}[kind.kind]
         return int(min(2**bits, 2**63 - 1)) - 1
-    digits = int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]  # jax
+    digits = int(jnp.finfo(dtype).nmant) + 1
     return int(2**digits)
 
 

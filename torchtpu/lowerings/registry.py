@@ -116,7 +116,9 @@ class Lowering:
             return jnp.zeros(())
         if result is None or tuple(np.shape(result)) != expected.shape:
             shape = None if result is None else np.shape(result)
-            raise LoweringError(f"[{self.name}] expected a result of shape {expected.shape}, got {shape}")
+            raise LoweringError(
+                f"[{self.name}] expected a result of shape {expected.shape}, got {shape}"
+            )
         return convert(jnp.asarray(result), expected.dtype)
 
 
