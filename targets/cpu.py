@@ -13,7 +13,7 @@ def create(_option: str, _numerics: bool = True) -> Target:
     run on the calling thread: handing one of some microseconds to another thread costs more than
     it hides (DECISIONS.md 4).
     """
-    from jaxlib import xla_client
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
     client = xla_client.make_cpu_client(asynchronous=False)
     return PjrtTarget(client, name="cpu", platform="cpu")

@@ -19,7 +19,7 @@ class PjrtTarget(Target):
     def __init__(self, client: Any, name: str, platform: str) -> None:
         import jax
         from jax._src import core, sharding_impls
-        from jaxlib import xla_client
+        from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
         self.name = name
         self.platform = platform

@@ -58,7 +58,7 @@ def calls(kind: str) -> Iterator[tuple[str, int]]:
     names = sorted(set(dir(CLASSES[kind])) - NOT_METHODS - TAKES_AN_ADDRESS)
     for name in names:
         known = kind == "Tensor" and hasattr(torch.ops.aten, name)  # ops have tests of their own
-        for index in range(2 if known else len(arguments(kind))):
+        for index in range(1 if known else len(arguments(kind))):
             yield name, index
 
 

@@ -173,11 +173,6 @@ def test_out_of_simulated_hbm() -> None:
             "quick",
             "ConfigError [TORCHTPU_MODE] unknown value 'quick'; known ones: debug, ",
         ),
-        (
-            "TORCHTPU_CACHE_ENTRIES",
-            "many",
-            "ConfigError [TORCHTPU_CACHE_ENTRIES] expected an integer, got 'many'",
-        ),
     ],
 )
 def test_wrong_environment(variable: str, value: str, expected: str) -> None:
@@ -190,6 +185,12 @@ def test_wrong_environment(variable: str, value: str, expected: str) -> None:
     assert lines[0].startswith(expected)
     assert lines[0].endswith("[torchtpu] in the first use of device tpu, called from <string>:5")
     assert lines[2] == "[2.0, 2.0]"
+
+
+def test_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHTPU_CACHE_ENTRIES", "many")
+    with pytest.raises(ConfigError, match=r"\[TORCHTPU_CACHE_ENTRIES\] .* integer, got 'many'"):
+        config.KNOBS["cache_entries"].read()
 
 
 def _no_tpu() -> bool:

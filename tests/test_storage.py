@@ -15,7 +15,7 @@ import torch
 from torchtpu.errors import FreedStorageError, TpuError
 from torchtpu.storage import buffer_of
 
-SHARDS = [("UntypedStorage", 0, 1), ("TypedStorage", 0, 1), ("Tensor", 0, 2), ("Tensor", 1, 2)]
+SHARDS = [("UntypedStorage", 0, 1), ("TypedStorage", 0, 1), ("Tensor", 0, 1)]
 
 
 @pytest.fixture(scope="module", autouse=True)

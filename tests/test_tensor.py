@@ -173,7 +173,8 @@ def test_dlpack_exports_only_copies() -> None:
 
 def test_host_only_methods_are_refused() -> None:
     x: Any = tpu(1.0)
-    for method in (lambda: x.apply_(abs), lambda: x.map_(x, max)):
+    methods: list[Callable[[], Any]] = [lambda: x.apply_(abs), lambda: x.map_(x, max)]
+    for method in methods:
         with pytest.raises(TypeError, match="only implemented on CPU tensors"):
             method()
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):

@@ -58,3 +58,9 @@ def test_links_of_the_source_tree_are_relative() -> None:
         link = ROOT / "torchtpu" / name
         assert link.is_symlink()
         assert link.readlink() == Path("..") / name
+
+
+def test_the_first_use_of_the_device_prints_nothing() -> None:
+    command = [sys.executable, "-c", "import torch; torch.ones(2, device='tpu').sum().item()"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -90,9 +90,10 @@ def _from_functional(
         **{n: v for n, v in inputs.items() if n in named},
     )
     written = [bound[a.name] for a in arguments(op._schema) if a.written]
+    out: Any = kwargs.get("out")
     values = results if isinstance(results, (tuple, list)) else [results]
     for target, value in zip(written, values, strict=True):
-        if target is not None and target is kwargs.get("out") and target.shape != value.shape:
+        if target is out and target.shape != value.shape:
             torch.ops.aten._resize_output_.default(target, list(value.shape), value.device)
         target.copy_(value)
     return written[0] if len(written) == 1 else tuple(written)

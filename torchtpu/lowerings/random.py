@@ -21,9 +21,7 @@ _LIKE = frozenset({"self"})
 def bits(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Random bits as uint32 or uint64."""
     algorithm = lax.RandomAlgorithm.RNG_PHILOX
-    drawn = lax.rng_bit_generator(
-        key, shape, dtype=dtype, algorithm=algorithm
-    )
+    drawn = lax.rng_bit_generator(key, shape, dtype=dtype, algorithm=algorithm)
     return drawn[1]
 
 
