@@ -9,11 +9,9 @@ from torchtpu.targets.pjrt import PjrtTarget
 def create(_option: str, _numerics: bool = True) -> Target:
     """Make the target; it has no options.
 
-    It has a client of its own, so the user's JAX programs and settings are not touched. Programs
-    run on the calling thread: handing one of some microseconds to another thread costs more than
-    it hides (DECISIONS.md 4).
+    It has a client of its own, so the user's JAX programs and settings are not touched.
     """
     from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
-    client = xla_client.make_cpu_client(asynchronous=False)
+    client = xla_client.make_cpu_client(asynchronous=True)
     return PjrtTarget(client, name="cpu", platform="cpu")

@@ -16,13 +16,13 @@ def install() -> None:
     torch assigns `param.data` between devices that it knows as dense and makes new Parameters for
     others, which would untie shared weights and orphan an optimizer made before the move.
     """
-    apply = torch.nn.Module._apply
+    apply: Callable[..., Any] = torch.nn.Module._apply
 
     @functools.wraps(apply)
     def _apply(
         self: torch.nn.Module, fn: Callable[[torch.Tensor], Any], recurse: bool = True
     ) -> Any:
-        future: Any = torch.__future__
+        future = torch.__future__
         if future.get_swap_module_params_on_conversion() or not _crosses(self, fn):
             return apply(self, fn, recurse)
         future.set_swap_module_params_on_conversion(True)

@@ -71,14 +71,28 @@ class Deferred:
 
 
 class Buffer:
-    """One allocation of device memory; `array` is None while nothing was written to it."""
+    """One allocation of device memory; `array` is None while nothing was written to it.
 
-    __slots__ = ("__weakref__", "_account", "_allocated", "array", "freed", "layout", "shared")
+    `natural` is the maker of the one tensor whose sizes, strides and dtype every tensor on this
+    buffer has; None as soon as there may be others (a view, or a tensor reshaped in place).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_allocated",
+        "array",
+        "freed",
+        "layout",
+        "natural",
+        "shared",
+    )
 
     def __init__(self, layout: Layout, array: Any = None) -> None:
         self._allocated = 0
         self.layout = layout
         self.array = array
+        self.natural: object = None
         self.shared = False  # the array is held by another buffer too: never donate it
         self.freed = ""  # why the memory is gone, where it is
         self._account = account = executor.current().target.memory
@@ -134,6 +148,7 @@ class Buffer:
         self._allocate(new.nbytes)
         self._account.in_use_bytes -= old
         self.layout, self.array, self.shared = new, kept if nbytes else None, False
+        self.natural = None
         self.freed = "" if nbytes else "the storage was resized to 0 bytes"
 
     def convert(self, layout: Layout) -> None:
@@ -142,6 +157,7 @@ class Buffer:
             self.array = _run(_reinterpreted, self.layout, layout, self.value())
             self.shared = False
         self.layout = layout
+        self.natural = None
 
 
 def mark_lost(buffers: Iterable[Buffer]) -> None:

@@ -45,19 +45,19 @@ class _DLManagedTensor(ctypes.Structure):
     ]
 
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _from_dlpack = torch._C._from_dlpack
 
 # Storages get distinct non-null addresses, which nothing may read: what would is replaced.
-_addresses = count(1 << 44, 1 << 20)
+next_address = count(1 << 44, 1 << 20).__next__
 
 
 class TensorFactory:
     """Makes tensors of one shape, strides and dtype, each on a new storage."""
 
-    __slots__ = ("_address", "_dl", "_keep", "layout", "order", "shape", "strides")
+    __slots__ = ("_keep", "layout", "order", "shape", "strides", "struct", "struct_address")
 
     _made: ClassVar[
         list[TensorFactory]
@@ -84,18 +84,16 @@ class TensorFactory:
         tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
         tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
         self._keep = (managed, sizes, steps)
-        self._dl = tensor
-        self._address = ctypes.addressof(managed)
+        self.struct = tensor  # its `data` is set anew for each tensor
+        self.struct_address = ctypes.addressof(managed)
         TensorFactory._made.append(self)
-
-    def capsule(self) -> Any:
-        """Return a DLPack capsule of a new tensor, with an address of its own."""
-        self._dl.data = next(_addresses)
-        return _new_capsule(self._address, b"dltensor", None)
 
     def __call__(self, buffer: Buffer) -> torch.Tensor:
         """Return a new tensor whose storage owns `buffer` (of this factory's layout)."""
-        tensor: torch.Tensor = _from_dlpack(self.capsule())
+        buffer.natural = self
+        self.struct.data = next_address()
+        capsule = new_capsule(self.struct_address, b"dltensor", None)
+        tensor: torch.Tensor = _from_dlpack(capsule)
         tensor.untyped_storage()._tpu_buffer = buffer  # type: ignore[attr-defined]  # as attach()
         return tensor
 

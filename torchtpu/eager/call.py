@@ -41,8 +41,8 @@ class Call:
     __slots__ = (
         "_guard",
         "_unshared",
-        "capsule",
         "factories",
+        "factory",
         "key",
         "layout",
         "name",
@@ -74,7 +74,7 @@ class Call:
         self.key = key
         self.factories = factories
         self.layout = factories[0].layout if factories else None
-        self.capsule = factories[0].capsule if factories else nothing
+        self.factory = factories[0] if factories else None
         self.single = returned is None
         self.returned = returned or nothing
         self.program = program

@@ -18,6 +18,7 @@ from torchtpu.eager.call import Call
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.storage import Buffer, buffer_of, mark_lost
+from torchtpu.tensor import new_capsule, next_address
 
 _NUMBERS = frozenset({int, float})
 
@@ -27,7 +28,9 @@ def kernel({parameters}, *more, **kwargs):
         return otherwise({parameters}, *more, **kwargs)
     try:
         {buffers}
-        call = calls[{signature}]
+        call = known.get({naturals})
+        if call is None:
+            call = calls[{signature}]
     except (AttributeError, KeyError):
         return remember({parameters})
     try:
@@ -40,8 +43,11 @@ def kernel({parameters}, *more, **kwargs):
         raise
     {result}
 """
-_NEW = """made = from_capsule(call.capsule())
+_NEW = """factory = call.factory
+    factory.struct.data = next_address()
+    made = from_capsule(new_capsule(factory.struct_address, b"dltensor", None))
     made.untyped_storage()._tpu_buffer = buffer
+    buffer.natural = factory
     return made"""
 
 
@@ -89,7 +95,8 @@ def _unrolled(
     tensors = names[:-1] if number else names
     last = names[-1]
     calls: dict[Any, Call] = {}
-    helpers.tables.append(calls)
+    known: dict[Any, Call] = {}  # the same, for tensors that are all that their buffers hold
+    helpers.tables.extend([calls, known])
     special = operation.constants.get(operation.arguments[count - 1].name, frozenset())
 
     def remember(*args: Any) -> Any:
@@ -102,7 +109,12 @@ def _unrolled(
             if simple and call.reads is None and len(call.program.inputs) == len(args):
                 if len(calls) >= helpers.max_signatures:
                     calls.clear()
-                calls[_signature(found, args[len(tensors) :])] = call
+                    known.clear()
+                classes = tuple(a.__class__ for a in args[len(tensors) :])
+                calls[(*_signature(found), *classes)] = call
+                naturals = [buffer_of(t.untyped_storage()).natural for t in found]
+                if all(naturals):
+                    known[(*naturals, *classes)] = call
         return result
 
     guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
@@ -116,6 +128,7 @@ def _unrolled(
     if number:
         parts.append(f"{last}.__class__")
         arrays.append(f"number({last}, call.number_types[0])")
+    naturals = [f"b{n}.natural" for n in tensors] + ([f"{last}.__class__"] if number else [])
     if operation.mutates:
         same = " or ".join(["ba0.shared", *(f"b{m} is b{n}" for m, n in combinations(tensors, 2))])
         buffers.append(f"if {same}: return general({', '.join(names)})")
@@ -124,6 +137,7 @@ def _unrolled(
         guard="".join(f" or {g}" for g in guards),
         buffers="\n        ".join(buffers),
         signature=", ".join(parts) + ",",
+        naturals=f"({', '.join(naturals)},)",
         made="" if operation.mutates else "buffer = Buffer(call.layout)\n        ",
         target="ba0" if operation.mutates else "buffer",
         arrays=", ".join(arrays),
@@ -134,7 +148,10 @@ def _unrolled(
         "Buffer": Buffer,
         "annotate": blame.annotate,
         "calls": calls,
+        "known": known,
         "from_capsule": torch._C._from_dlpack,
+        "new_capsule": new_capsule,
+        "next_address": next_address,
         "general": helpers.general,
         "mark_lost": mark_lost,
         "modes": modes,
@@ -151,9 +168,9 @@ def _unrolled(
     return made
 
 
-def _signature(tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _signature(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     key: list[Any] = []
     for t in tensors:
         layout = buffer_of(t.untyped_storage()).layout
         key += (layout, t.shape, t.stride(), t.storage_offset(), t.dtype)
-    return (*key, *(n.__class__ for n in numbers))
+    return tuple(key)

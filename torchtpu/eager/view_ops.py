@@ -29,7 +29,30 @@ def kernel(name: str) -> Callable[[_Kernel], _Kernel]:
     return enter
 
 
-_set_strided: Callable[..., torch.Tensor] = torch.ops.aten.as_strided_.default
+_composite_as_strided_: Callable[..., torch.Tensor] = torch.ops.aten.as_strided_.default._op_dk
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+
+
+@kernel("aten::as_strided_")
+def _set_strided(
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """Give a tensor other sizes and strides in place: the way in which every view is made."""
+    buffer_of(self.untyped_storage()).natural = None
+    return _composite_as_strided_(_COMPOSITE, self, size, stride, storage_offset)
+
+
+@kernel("aten::view.dtype")
+def view_dtype(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same bytes as another dtype."""
+    buffer_of(self.untyped_storage()).natural = None
+    made: torch.Tensor = torch.ops.aten.view.dtype._op_dk(
+        torch._C.DispatchKey.CompositeExplicitAutograd, self, dtype
+    )
+    return made
 
 
 @kernel("aten::as_strided")
@@ -191,6 +214,7 @@ def _rebind(
     strides: Sequence[int],
     offset: int,
 ) -> torch.Tensor:
+    buffer_of(storage).natural = None
     made: torch.Tensor = _set_from_storage._op_dk(
         torch._C.DispatchKey.CPU, self, storage, offset, list(shape), list(strides)
     )

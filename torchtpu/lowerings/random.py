@@ -172,7 +172,7 @@ def _largest(dtype: Any) -> int:
     if kind.kind in "biu":
         bits = {"b": 1, "u": kind.itemsize * 8, "i": kind.itemsize * 8 - 1}[kind.kind]
         return int(min(2**bits, 2**63 - 1)) - 1
-    digits = int(jnp.finfo(dtype).nmant) + 1
+    digits = int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]  # jax
     return int(2**digits)
 
 
