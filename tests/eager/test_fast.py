@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from torchtpu.storage import buffer_of
 from torchtpu.tensor import TensorFactory
 
-RESHAPES: dict[str, Callable[[torch.Tensor], object]] = {
+RESHAPES: dict[str, Callable[[Any], object]] = {
     "t_": lambda t: t.t_(),
     "transpose_": lambda t: t.transpose_(0, 1),
     "swapaxes_": lambda t: t.swapaxes_(0, 1),

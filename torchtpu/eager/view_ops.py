@@ -38,7 +38,7 @@ def _set_strided(
     self: torch.Tensor,
     size: Sequence[int],
     stride: Sequence[int],
-    storage_offset: int | None = None,
+    storage_offset: int | torch.SymInt | None = None,
 ) -> torch.Tensor:
     """Give a tensor other sizes and strides in place: the way in which every view is made."""
     buffer_of(self.untyped_storage()).natural = None
