@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from torch.testing import assert_close
 
 from examples import llama3_8b, sentence_transformer, train_digits, voice_activity
 from tests.models import DEVICE, LLAMA
+
+
+MODES = ["DEFER_NEVER", "DEFER_NEVER_AND_LAUNCH_BLOCKING", "DEFER_AND_FUSE"]
+
+
+@pytest.fixture(params=MODES)
+def each_mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test once in every eager mode."""
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode[request.param]):
+        yield
 
 
 def test_digits_hold_out_a_fixed_fifth() -> None:
@@ -53,6 +64,7 @@ def test_word_pieces() -> None:
     assert pieces == expected
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_sentences_embed_and_rank_like_cpu() -> None:
     texts = sentence_transformer.sentences()
     assert len(set(texts)) == 50
@@ -65,6 +77,7 @@ def test_sentences_embed_and_rank_like_cpu() -> None:
     assert sentence_transformer.MODULES.split()[ranked[0]] == "smtplib"
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_voice_activity_equals_cpu_and_finds_both_words() -> None:
     model, audio = voice_activity.load_model(), voice_activity.recording()
     ours, theirs = (voice_activity.detect(model, audio, d) for d in (DEVICE, "cpu"))
