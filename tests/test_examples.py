@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from examples import llama3_8b, sentence_transformer, train_digits, voice_activity
 from tests.models import DEVICE, LLAMA
 
-
 MODES = ["DEFER_NEVER", "DEFER_NEVER_AND_LAUNCH_BLOCKING", "DEFER_AND_FUSE"]
 
 
