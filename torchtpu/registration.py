@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchtpu import device as device_module
+from torchtpu.backward_errors import take_pending
 from torchtpu.errors import ConfigError, TpuError
 
 _OURS = "_torchtpu_registered"
@@ -33,7 +34,7 @@ def register() -> None:
         raise TpuError(f"[torchtpu.register] {owner}")
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from torchtpu import device_methods, module_methods, stand_in, storage_methods
+    from torchtpu import backward_errors, device_methods, module_methods, stand_in, storage_methods
     from torchtpu.eager import autocast, dispatch, modes
 
     _setup_privateuseone_for_python_backend("tpu", device_module.module(), _Hooks(), _Guard())
@@ -43,6 +44,7 @@ def register() -> None:
     device_methods.install()
     device_module.guard_forks()
     module_methods.install()
+    backward_errors.install()
     stand_in.install()
     with contextlib.suppress(ConfigError):  # raised again at the first use of the device
         modes.set_mode(modes.from_environment())
@@ -74,4 +76,5 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
+        take_pending()
         return torch._C._autograd.DeviceType.PrivateUse1

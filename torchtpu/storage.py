@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -58,6 +59,10 @@ def physical_layout(
         return Layout.of(shape, dtype), tuple(range(len(shape)))
     view = views.View(shape, strides, 0, dtypes.to_numpy(dtype))
     return Layout.of((views.needed_elements(view),), dtype), None
+
+
+# A launch reads buffers, may take over the memory of some, and writes others: one thread at a time.
+launch_lock = threading.RLock()
 
 
 class Deferred:

@@ -135,6 +135,22 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def is_lazy(value: torch.Tensor) -> bool:
+    """Tell whether a tensor stands for the conjugate or the negative of its stored values."""
+    return value.is_conj() or value.is_neg()
+
+
+def settled(value: Any) -> Any:
+    """Return arguments with lazily conjugated or negated tensors replaced by their values."""
+    if isinstance(value, torch.Tensor):
+        return value.resolve_conj().resolve_neg() if value.device.type == "tpu" else value
+    if isinstance(value, dict):
+        return {k: settled(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(settled(v) for v in value)
+    return value
+
+
 def from_host(value: torch.Tensor) -> torch.Tensor:
     """Copy a CPU tensor to the device; strides are kept where they are dense."""
     shape, strides = tuple(value.shape), tuple(value.stride())

@@ -143,3 +143,16 @@ def test_random_numbers_differ_from_call_to_call_and_repeat_with_the_seed() -> N
     second = torch.rand(4, device="tpu"), torch.rand(4, device="tpu")
     assert not torch.equal(first[0].cpu(), first[1].cpu())
     assert torch.equal(first[1].cpu(), second[1].cpu())
+
+
+def test_a_long_loop_is_cut_and_stays_right() -> None:
+    x = torch.ones(3, device="tpu")
+    y = torch.ones(3, device="tpu")
+    for i in range(1200):
+        x = x * 0.999 + 1
+        y[i % 3] += 1
+    expected = torch.ones(3)
+    for _ in range(1200):
+        expected = expected * 0.999 + 1
+    torch.testing.assert_close(x.cpu(), expected)
+    assert y.tolist() == [401.0] * 3

@@ -126,3 +126,17 @@ def test_each_error_is_one_message_and_exit_code_2(
 def test_a_missing_script_is_named() -> None:
     done = run("nowhere.py")
     assert (done.returncode, done.stderr) == (2, "[estimate] no such script: nowhere.py\n")
+
+
+def test_options_may_follow_the_script(tmp_path: Path) -> None:
+    path = script(tmp_path, INFERENCE)
+    (step,) = report(path, "2", "--chip", "v5e")["steps"]
+    assert step["chip"] == "v5e"
+    assert (step["first_step"], step["last_step"]) == (1, 2)
+
+
+def test_a_loop_without_steps_is_one_and_what_it_reads_is_computed(tmp_path: Path) -> None:
+    text = "import torch\na = torch.ones(64, 64, device='tpu')\n"
+    text += "for _ in range(3): (a @ a).sum().item()\n"
+    (step,) = report(script(tmp_path, text))["steps"]
+    assert step["matmul_flops"] == 3 * 2 * 64**3

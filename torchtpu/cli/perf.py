@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torchtpu.perf_model import cli
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chip", default="v6e", help="a chip of `torchtpu-perf chips` (default: v6e)"
     )
@@ -27,20 +27,44 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help="stop the script after N steps (default: 4)",
     )
     cli.add_format(parser)
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    _options(parser)
     parser.add_argument("script", help="the Python script, as it would be run by `python SCRIPT`")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        help="arguments of the script; after -- also those that look like ours",
+    )
+
+
+def _after_the_script(arguments: argparse.Namespace) -> list[str]:
+    """Take our options out of what follows the script's name; return the script's arguments."""
+    given: list[str] = arguments.arguments
+    end = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(
+        prog="torchtpu-perf estimate", add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    _options(parser)
+    try:
+        _, rest = parser.parse_known_args(given[:end], arguments)
+    except argparse.ArgumentError as error:
+        raise cli.CommandError(f"torchtpu-perf estimate: {error}") from error
+    return rest + given[end + 1 :]
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from torchtpu.estimate import ScriptError, estimate_script
     from torchtpu.perf_model import report
 
+    script_arguments = _after_the_script(arguments)
     if arguments.steps < 1:
         raise cli.CommandError(f"torchtpu-perf: --steps expected at least 1, got {arguments.steps}")
     try:
         found = estimate_script(
             arguments.script,
-            arguments.arguments,
+            script_arguments,
             chip=arguments.chip,
             mode=arguments.mode,
             max_steps=arguments.steps,

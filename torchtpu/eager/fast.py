@@ -17,7 +17,7 @@ from torchtpu.eager import blame, modes
 from torchtpu.eager.call import Call
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
-from torchtpu.storage import Buffer, buffer_of, mark_lost
+from torchtpu.storage import Buffer, buffer_of, launch_lock, mark_lost
 from torchtpu.tensor import new_capsule, next_address
 
 _NUMBERS = frozenset({int, float})
@@ -34,11 +34,12 @@ def kernel({parameters}, *more, **kwargs):
     except (AttributeError, KeyError):
         return remember({parameters})
     try:
-        {made}if modes.current is strict:
-            {target}.array = call.run([{arrays}])[0]
-        else:
-            modes.current.launch(call, [{arrays}], ({target},))
-    except Exception as error:
+        with launch_lock:
+            {made}if modes.current is strict:
+                {target}.array = call.run([{arrays}])[0]
+            else:
+                modes.current.launch(call, [{arrays}], ({target},))
+    except BaseException as error:
         {lost}annotate(error, name)
         raise
     {result}
@@ -97,13 +98,14 @@ def _unrolled(
     calls: dict[Any, Call] = {}
     known: dict[Any, Call] = {}  # the same, for tensors that are all that their buffers hold
     helpers.tables.extend([calls, known])
+    others: set[Any] = set()  # signatures that only the general kernel serves
     special = operation.constants.get(operation.arguments[count - 1].name, frozenset())
 
     def remember(*args: Any) -> Any:
         """Run a call the general way; keep it for the next time where it is simple enough."""
         result = helpers.general(*args)
         found = args[: len(tensors)]
-        if all(isinstance(a, torch.Tensor) and a.device.type == "tpu" for a in found):
+        if all(_is_plain(a) for a in found) and _signature(found) not in others:
             call = operation.prepare(args, {})
             simple = len(call.writes) == 1 if operation.mutates else call.single
             if simple and call.reads is None and len(call.program.inputs) == len(args):
@@ -115,6 +117,10 @@ def _unrolled(
                 naturals = [buffer_of(t.untyped_storage()).natural for t in found]
                 if all(naturals):
                     known[(*naturals, *classes)] = call
+            else:
+                if len(others) >= helpers.max_signatures:
+                    others.clear()
+                others.add(_signature(found))
         return result
 
     guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
@@ -138,7 +144,7 @@ def _unrolled(
         buffers="\n        ".join(buffers),
         signature=", ".join(parts) + ",",
         naturals=f"({', '.join(naturals)},)",
-        made="" if operation.mutates else "buffer = Buffer(call.layout)\n        ",
+        made="" if operation.mutates else "buffer = Buffer(call.layout)\n            ",
         target="ba0" if operation.mutates else "buffer",
         arrays=", ".join(arrays),
         lost="mark_lost((ba0,))\n        " if operation.mutates else "",
@@ -153,6 +159,7 @@ def _unrolled(
         "new_capsule": new_capsule,
         "next_address": next_address,
         "general": helpers.general,
+        "launch_lock": launch_lock,
         "mark_lost": mark_lost,
         "modes": modes,
         "name": operation.name,
@@ -166,6 +173,13 @@ def _unrolled(
     exec(compile(source, f"<kernel of {operation.name}>", "exec"), scope)
     made: Callable[..., Any] = scope["kernel"]
     return made
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is a device tensor that cannot be lazily conjugated."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "tpu":
+        return False
+    return not buffer_of(value.untyped_storage()).layout.dtype.is_complex
 
 
 def _signature(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:

@@ -25,17 +25,18 @@ from torchtpu.program import ArrayType, Node, Program, Ref
 from torchtpu.storage import Buffer, Deferred
 
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
-MAX_CALLS = 2048  # a bound on what is held back; a compile of more would take minutes
+MAX_CALLS = 512  # a bound on what is held back: compiling time grows faster than the program
 
 
 class Pending(Deferred):
     """Stands in a Buffer for an array that a recorded call will make."""
 
-    __slots__ = ("index", "recording")
+    __slots__ = ("index", "recording", "result")
 
     def __init__(self, recording: Recording, index: int) -> None:
         self.recording = recording
         self.index = index
+        self.result: Any = None  # the array, once the recording has run
 
     def materialize(self) -> None:
         """Run the recording that this belongs to."""
@@ -110,8 +111,11 @@ class Recording:
         tensors = len(arrays) - call.extra_inputs
         for position, array in enumerate(arrays):
             if type(array) is Pending:
-                wiring.append(array.index)
-            elif position >= tensors:  # numbers are never told apart by value
+                if array.recording is self:
+                    wiring.append(array.index)
+                    continue
+                array = array.result  # of a recording that was cut before this call
+            if position >= tensors:  # numbers are never told apart by value
                 self.arrays.append(array)
                 wiring.append(-len(self.arrays))
             else:
@@ -162,6 +166,7 @@ class Recording:
                 buffer.freed = f"the program that computes it failed: {error}"
             raise
         for buffer, result in zip(buffers, results, strict=True):
+            buffer.array.result = result  # for calls that have the Pending in hand
             buffer.array = result
 
 

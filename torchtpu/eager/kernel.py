@@ -13,10 +13,13 @@ from torchtpu.eager.call import Call, OutputsNeedResize, Scalar
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.errors import TpuError
-from torchtpu.storage import Buffer, mark_lost
+from torchtpu.storage import Buffer, launch_lock, mark_lost
+from torchtpu.tensor import is_lazy, settled
 
 _TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
 _TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
+# eager/conjugate.py asks these for the stored values of lazily conjugated tensors.
+_OF_STORED_VALUES = frozenset({"aten::clone", "aten::copy_", "aten::_conj_physical", "aten::neg"})
 MAX_SIGNATURES = 1024  # prepared calls of one op; shapes that never come again are forgotten
 _SCALARS = frozenset({float, int, bool, complex})
 
@@ -34,6 +37,7 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
     slots = tuple(zip(kinds, constants, strict=True))
     named = {a.name: slot for a, slot in zip(operation.arguments, slots, strict=True)}
     aliasing = operation.mutates
+    settles = operation.name not in _OF_STORED_VALUES
 
     def kernel(*args: Any, **kwargs: Any) -> Any:  # noqa: C901  # calls would cost more
         key: list[Any] = [len(args)]
@@ -51,6 +55,8 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
                     except AttributeError:
                         _foreign(value, key, numbers)
                         continue
+                    if settles and buffer.layout.dtype.is_complex and is_lazy(value):
+                        return kernel(*settled(args), **settled(kwargs))
                     buffers.append(buffer)
                     key += (
                         buffer.layout,
@@ -82,7 +88,8 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
                 if len(calls) >= MAX_SIGNATURES:
                     calls.clear()
                 call = calls[signature] = operation.prepare(args, kwargs)
-            return _launch(call, buffers, numbers, args, kwargs)
+            with launch_lock:
+                return _launch(call, buffers, numbers, args, kwargs)
         except OutputsNeedResize as resize:
             resize.apply()
             return kernel(*args, **kwargs)
@@ -123,7 +130,7 @@ def _launch(
         try:
             run = call.unshared if any(b.shared for b in written) else call
             modes.current.launch(run, arrays, made + written)
-        except Exception:
+        except BaseException:  # an interrupt too may come when the memory is already taken over
             mark_lost(written)
             raise
         for buffer in written:

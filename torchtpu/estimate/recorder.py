@@ -45,6 +45,7 @@ class Recorder:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._before: dict[int, Buffer] = {}
         self._made: set[int] = set()
+        self._used: set[int] = set()  # values that the host has read
         self._started = False
         target.observer = self._launched
         target.on_read = self._read
@@ -104,6 +105,7 @@ class Recorder:
 
     def _read(self, array: AbstractArray) -> np.ndarray[Any, Any]:
         self.read_at[blame.user_line()] += 1
+        self._used.add(array.serial)
         return np.zeros(array.shape, array.dtype)
 
     def _note(self, arrays: Iterable[AbstractArray]) -> None:
@@ -140,7 +142,7 @@ class Recorder:
             StepTrace(
                 calls=tuple(self._calls),
                 live_before=self._before,
-                live_after=frozenset(alive),
+                live_after=frozenset(alive) | (self._used & self._made),
                 kinds={
                     s: b.kind for s, b in alive.items() if s in self._made and b.kind != "other"
                 },

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model.report import Report
@@ -42,8 +43,9 @@ def estimate_script(
     recorder = Recorder(target, max_steps)  # type: ignore[arg-type]  # TORCHTPU_TARGET is sim
     notes = []
     try:
-        _run(script, arguments)
+        namespace = _run(script, arguments)
         recorder.finish()
+        del namespace  # what the script's own variables hold was alive until here
     except EnoughSteps:
         notes.append(f"the script was stopped after {max_steps} steps (--steps N for more)")
     except SystemExit as leave:
@@ -69,14 +71,14 @@ def estimate_script(
     )
 
 
-def _run(script: str, arguments: Sequence[str]) -> None:
+def _run(script: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Run as `python script arguments` would; what it prints goes to stderr."""
     before = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            runpy.run_path(script, run_name="__main__")
+            return runpy.run_path(script, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = before
 

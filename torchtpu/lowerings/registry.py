@@ -114,8 +114,10 @@ class Lowering:
     def _typed(self, expected: ArrayType | None, result: Array) -> Array:
         if expected is None:
             return jnp.zeros(())
-        if result is None or tuple(np.shape(result)) != expected.shape:
-            shape = None if result is None else np.shape(result)
+        if result is None:  # a gradient that was not asked for
+            return jnp.zeros(expected.shape, expected.dtype)
+        if tuple(np.shape(result)) != expected.shape:
+            shape = np.shape(result)
             raise LoweringError(
                 f"[{self.name}] expected a result of shape {expected.shape}, got {shape}"
             )
