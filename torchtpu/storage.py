@@ -177,17 +177,12 @@ def mark_lost(buffers: Iterable[Buffer]) -> None:
 def buffer_of(storage: torch.UntypedStorage) -> Buffer:
     """Return the buffer of a tpu storage; TpuError where the storage is none of ours."""
     try:
-        return storage._tpu_buffer  # type: ignore[attr-defined,no-any-return]  # set by attach
+        return storage._tpu_buffer  # type: ignore[attr-defined,no-any-return]  # set by TensorFactory
     except AttributeError:
         raise TpuError(
             "[storage] expected a storage made by torchtpu on device tpu, got one on "
             f"{storage.device} without device memory"
         ) from None
-
-
-def attach(storage: torch.UntypedStorage, buffer: Buffer) -> None:
-    """Make `buffer` the memory of a storage; it lives as long as the storage does."""
-    storage._tpu_buffer = buffer  # type: ignore[attr-defined]  # storages take attributes
 
 
 def _resized(array: Any, elements: int) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torchtpu import dtypes, executor, views
-from torchtpu.storage import Buffer, Layout, attach, buffer_of, physical_layout
+from torchtpu.storage import Buffer, physical_layout
 
 _MAX_BYTES = 2**63 - 1
 _KDL_EXT_DEV = 12  # DLDeviceType in dlpack.h; torch maps it to PrivateUse1
@@ -94,7 +94,7 @@ class TensorFactory:
         self.struct.data = next_address()
         capsule = new_capsule(self.struct_address, b"dltensor", None)
         tensor: torch.Tensor = _from_dlpack(capsule)
-        tensor.untyped_storage()._tpu_buffer = buffer  # type: ignore[attr-defined]  # as attach()
+        tensor.untyped_storage()._tpu_buffer = buffer  # type: ignore[attr-defined]  # storages take it
         return tensor
 
     @property
@@ -185,18 +185,3 @@ def to_host(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     except TypeError:
         integer = np.dtype(f"u{own.dtype.itemsize}")
         return torch.from_numpy(own.view(integer)).view(dtype)
-
-
-__all__ = [
-    "Layout",
-    "TensorFactory",
-    "alias",
-    "attach",
-    "buffer_of",
-    "empty",
-    "factory",
-    "from_host",
-    "host_array",
-    "to_host",
-    "view_of",
-]

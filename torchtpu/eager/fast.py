@@ -84,6 +84,44 @@ def kernel(operation: Operation, helpers: Helpers) -> Callable[..., Any]:
     return fast
 
 
+class _Table:
+    """The calls that an unrolled kernel serves."""
+
+    def __init__(self, operation: Operation, helpers: Helpers, tensors: int) -> None:
+        self.calls: dict[Any, Call] = {}
+        self.known: dict[Any, Call] = {}  # the same, for tensors that are all their buffers hold
+        self._others: set[Any] = set()  # signatures that only the general kernel serves
+        self._operation = operation
+        self._helpers = helpers
+        self._tensors = tensors
+        helpers.tables.extend([self.calls, self.known])
+
+    def remember(self, *args: Any) -> Any:
+        """Run a call the general way; keep it for the next time where it is simple enough."""
+        result = self._helpers.general(*args)
+        found = args[: self._tensors]
+        if all(_is_plain(a) for a in found):
+            signature = _signature(found)
+            if signature not in self._others:
+                self._consider(signature, found, args)
+        return result
+
+    def _consider(self, signature: Any, found: Sequence[Any], args: Sequence[Any]) -> None:
+        if max(len(self.calls), len(self._others)) >= self._helpers.max_signatures:
+            for kept in (self.calls, self.known, self._others):
+                kept.clear()
+        call = self._operation.prepare(args, {})
+        simple = len(call.writes) == 1 if self._operation.mutates else call.single
+        if not simple or call.reads is not None or len(call.program.inputs) != len(args):
+            self._others.add(signature)
+            return
+        classes = tuple(a.__class__ for a in args[self._tensors :])
+        self.calls[(*signature, *classes)] = call
+        naturals = [buffer_of(t.untyped_storage()).natural for t in found]
+        if all(naturals):
+            self.known[(*naturals, *classes)] = call
+
+
 def _unrolled(
     operation: Operation,
     helpers: Helpers,
@@ -95,34 +133,8 @@ def _unrolled(
     names = [f"a{i}" for i in range(count)]
     tensors = names[:-1] if number else names
     last = names[-1]
-    calls: dict[Any, Call] = {}
-    known: dict[Any, Call] = {}  # the same, for tensors that are all that their buffers hold
-    helpers.tables.extend([calls, known])
-    others: set[Any] = set()  # signatures that only the general kernel serves
+    table = _Table(operation, helpers, len(tensors))
     special = operation.constants.get(operation.arguments[count - 1].name, frozenset())
-
-    def remember(*args: Any) -> Any:
-        """Run a call the general way; keep it for the next time where it is simple enough."""
-        result = helpers.general(*args)
-        found = args[: len(tensors)]
-        if all(_is_plain(a) for a in found) and _signature(found) not in others:
-            call = operation.prepare(args, {})
-            simple = len(call.writes) == 1 if operation.mutates else call.single
-            if simple and call.reads is None and len(call.program.inputs) == len(args):
-                if len(calls) >= helpers.max_signatures:
-                    calls.clear()
-                    known.clear()
-                classes = tuple(a.__class__ for a in args[len(tensors) :])
-                calls[(*_signature(found), *classes)] = call
-                naturals = [buffer_of(t.untyped_storage()).natural for t in found]
-                if all(naturals):
-                    known[(*naturals, *classes)] = call
-            else:
-                if len(others) >= helpers.max_signatures:
-                    others.clear()
-                others.add(_signature(found))
-        return result
-
     guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
     if not number and operation.arguments[count - 1].kind == Kind.TENSOR:
         guards.append(f"{last}.__class__ in numbers")
@@ -153,8 +165,8 @@ def _unrolled(
     scope: dict[str, Any] = {
         "Buffer": Buffer,
         "annotate": blame.annotate,
-        "calls": calls,
-        "known": known,
+        "calls": table.calls,
+        "known": table.known,
         "from_capsule": torch._C._from_dlpack,
         "new_capsule": new_capsule,
         "next_address": next_address,
@@ -166,7 +178,7 @@ def _unrolled(
         "number": helpers.number,
         "numbers": _NUMBERS,
         "otherwise": otherwise,
-        "remember": remember,
+        "remember": table.remember,
         "special": special,
         "strict": modes.STRICT,
     }
