@@ -35,6 +35,7 @@ class Executable:
     run: Run
     module: str  # the name that stands in reports
     nbytes: int  # size of the generated code, 0 where unknown
+    serialize: Callable[[], bytes | None] = lambda: None  # for Target.load; None: it cannot be kept
 
 
 class Target(ABC):
@@ -61,6 +62,17 @@ class Target(ABC):
         self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
         """Compile an MLIR module in StableHLO whose results have the given shapes and dtypes."""
+
+    def identity(self) -> tuple[tuple[str, str], ...] | None:
+        """Name all that decides, beside a module, what `compile` makes: device, compiler, options.
+
+        An executable may be loaded where all of this is the same. None: it is never kept.
+        """
+        return None
+
+    def load(self, _serialized: bytes) -> Executable:
+        """Return an executable made of what the `serialize` of another process's one returned."""
+        raise TargetError(f"[{self.name}] loads no executables")
 
     @abstractmethod
     def wait(self, arrays: Sequence[DeviceArray]) -> None:

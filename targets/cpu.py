@@ -2,16 +2,75 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
 from torchtpu.targets.base import Target
 from torchtpu.targets.pjrt import PjrtTarget
 
+_PROCESSOR = (
+    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
+)  # fmt: skip
+
 
 def create(_option: str, _numerics: bool = True) -> Target:
-    """Make the target; it has no options.
+    """Make the target; it has no options."""
+    return _CpuTarget(_client(), name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
 
-    It has a client of its own, so the user's JAX programs and settings are not touched.
+
+@cache
+def _client() -> Any:
+    """Make a client of our own, so the user's JAX programs and settings are not touched.
+
+    It lives as long as the process: jaxlib takes a later client at the address of an earlier one
+    for that one, and refuses its buffers.
     """
     from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
-    client = xla_client.make_cpu_client(asynchronous=True)
-    return PjrtTarget(client, name="cpu", platform="cpu")
+    return xla_client.make_cpu_client(asynchronous=True)
+
+
+class _CpuTarget(PjrtTarget):
+    def identity(self) -> tuple[tuple[str, str], ...] | None:
+        return (*(super().identity() or ()), *_host())
+
+
+@cache
+def _fill_in_lapack() -> None:
+    """Find the functions behind jaxlib's LAPACK calls, as JAX does when it traces the first one.
+
+    A loaded executable that calls one without this ends the process.
+    """
+    from jax._src.lax import linalg
+
+    linalg.initialize_lapack()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _host() -> tuple[tuple[str, str], ...]:
+    """Name this machine's kind of processor; XLA compiles for exactly that and for its cores."""
+    found = dict.fromkeys(_PROCESSOR, "")
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if not line.strip():  # the second processor is like the first
+                break
+            if name.strip() in found:
+                found[name.strip()] = value.strip()
+    about = json.dumps([platform.machine(), platform.processor(), *found.values()])
+    return (
+        ("host cpu", f"{found['model name']} {hashlib.sha256(about.encode()).hexdigest()[:32]}"),
+        ("host cores", str(_cores())),
+    )

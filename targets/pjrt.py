@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from torchtpu.sim.memory import HbmAccount
 from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
 
 _UNLIMITED_BYTES = 1 << 62
+_HOST_CALLS = ("python_cpu_callback", "python_callback")  # hold addresses of this process
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 class PjrtTarget(Target):
     """Runs on the first local device of a PJRT client."""
 
-    def __init__(self, client: Any, name: str, platform: str) -> None:
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        platform: str,
+        libraries: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
+        """Take a client; `libraries` are started before an executable that calls one is loaded.
+
+        libraries: by a text that stands in the names of all their functions.
+        """
         import jax
         from jax._src import core, sharding_impls
         from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
@@ -24,6 +42,7 @@ class PjrtTarget(Target):
         self.name = name
         self.platform = platform
         self._client = client
+        self._libraries = libraries or {}
         self._device = client.local_devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._sharding = sharding_impls.SingleDeviceSharding(self._device)
@@ -56,10 +75,34 @@ class PjrtTarget(Target):
     def compile(
         self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
+        loaded = self._client.compile_and_load(module, self._devices, self._options())
+        return self._executable(loaded, outputs)
+
+    def identity(self) -> tuple[tuple[str, str], ...] | None:
+        return (
+            ("platform", self.platform),
+            ("platform version", self._client.platform_version),
+            ("device", self._device.device_kind),
+            ("compile options", hashlib.sha256(self._options().SerializeAsString()).hexdigest()),
+        )
+
+    def load(self, serialized: bytes) -> Executable:
+        head, _, code = serialized.partition(b"\n")
+        about = json.loads(head)
+        outputs = [(tuple(shape), _dtype(name)) for shape, name in about["outputs"]]
+        for library in about["libraries"]:
+            self._libraries[library]()
+        loaded = self._client.deserialize_executable(code, self._devices, self._options())
+        return self._executable(loaded, outputs)
+
+    def _options(self) -> Any:
         from jax._src import compiler
 
-        options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
-        loaded = self._client.compile_and_load(module, self._devices, options)
+        return compiler.get_compile_options(num_replicas=1, num_partitions=1)
+
+    def _executable(
+        self, loaded: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
         handlers = [
             self._handler(
                 self._shaped_array(shape, dtype), self._sharding, committed=True, _skip_checks=True
@@ -72,7 +115,19 @@ class PjrtTarget(Target):
             results: list[DeviceArray] = execute(arrays).consume_with_handlers(handlers)
             return results
 
-        return Executable(run=run, module=str(loaded.fingerprint or ""), nbytes=0)
+        def serialize() -> bytes | None:
+            text = b"".join(m.as_serialized_hlo_module_proto() for m in loaded.hlo_modules())
+            if any(name.encode() in text for name in _HOST_CALLS):
+                return None
+            about = {
+                "outputs": [(shape, dtype.name) for shape, dtype in outputs],
+                "libraries": [name for name in self._libraries if name.encode() in text],
+            }
+            code: bytes = loaded.serialize()
+            return json.dumps(about).encode() + b"\n" + code
+
+        module = str(loaded.fingerprint or "")
+        return Executable(run=run, module=module, nbytes=0, serialize=serialize)
 
     def wait(self, arrays: Sequence[DeviceArray]) -> None:
         self._xla.batched_block_until_ready(list(arrays) or self._client.live_arrays())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -78,11 +79,30 @@ class SimTarget(Target):
         self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
         graph = stablehlo.read(module)
+        if self._numerics is None:
+            return self._executable(graph, _abstract(outputs))
+        compiled = self._numerics.compile(module, outputs)
+        text = io.BytesIO()
+        module.operation.write_bytecode(text)
+        return self._executable(graph, compiled.run, lambda: _joined(text.getvalue(), compiled))
+
+    def identity(self) -> tuple[tuple[str, str], ...] | None:
+        numerics = self._numerics.identity() if self._numerics else None
+        return None if numerics is None else (("target", self.name), *numerics)
+
+    def load(self, serialized: bytes) -> Executable:
+        assert self._numerics is not None, "abstract executables are not kept"
+        length, _, rest = serialized.partition(b"\n")
+        text, code = rest[: int(length)], rest[int(length) :]
+        return self._executable(stablehlo.read(text), self._numerics.load(code).run)
+
+    def _executable(
+        self,
+        graph: Graph,
+        compute: Callable[[Sequence[DeviceArray]], list[DeviceArray]],
+        serialize: Callable[[], bytes | None] = lambda: None,
+    ) -> Executable:
         reuse = _reuse(graph)
-        if self._numerics:
-            compute = self._numerics.compile(module, outputs).run
-        else:
-            compute = _abstract(outputs)
 
         def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
             results = compute(arrays)
@@ -91,7 +111,7 @@ class SimTarget(Target):
                 self.observer(Launch(graph=graph, inputs=arrays, outputs=results, reuse=reuse))
             return results
 
-        return Executable(run=run, module="", nbytes=0)
+        return Executable(run=run, module="", nbytes=0, serialize=serialize)
 
     def wait(self, arrays: Sequence[DeviceArray]) -> None:
         self.device.synchronize()
@@ -113,6 +133,11 @@ def create(option: str, numerics: bool = True) -> Target:
     from torchtpu.targets import cpu
 
     return SimTarget(chip, cpu.create(""))
+
+
+def _joined(text: bytes, compiled: Executable) -> bytes | None:
+    code = compiled.serialize()
+    return None if code is None else b"%d\n%b%b" % (len(text), text, code)
 
 
 def _abstract(

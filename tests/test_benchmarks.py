@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import dispatch, memory
+from benchmarks import bars, dispatch, memory, modes, ways
+from benchmarks.models import CASES
 from tests.models import DEVICE
 
 
@@ -35,3 +38,69 @@ def test_memory_reads_from_the_warm_step_to_the_last(monkeypatch: pytest.MonkeyP
     readings = memory.train(DEVICE, steps=7, every=3)
     assert [step for step, _ in readings] == [2, 5, 7]
     assert all(size_bytes > 2**20 for _, size_bytes in readings)
+
+
+@pytest.mark.skipif(DEVICE != "tpu", reason="modes of device tpu")
+def test_modes_are_measured_side_by_side_and_without_those_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "modes.json"
+    arguments = ["--quick", "--modes", "fused", "inductor", "torch_cpu", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["modes.py", *arguments])
+    monkeypatch.setitem(modes.MODULES, "inductor", "benchmarks.no_such_worker")
+    modes.main()
+    found = json.loads(file.read_text())["mlp"]
+    assert list(found) == ["fused", "torch_cpu"]
+    for mode in found.values():
+        times = ("train_ms", "infer_ms", "first_step_s", "warm_first_step_s", "peak_rss_mib")
+        assert all(mode[name] > 0 for name in times)
+        assert bars.loss_error(mode["losses"], found["torch_cpu"]["losses"]) < 1e-4
+        assert set(mode["late_compiles"].values()) == {0}
+    assert found["fused"]["compiles"] > 0
+    out = capsys.readouterr().out
+    assert "mlp  inductor: not measured: process ended with 1" in out
+    assert "PASS  mlp  late compiles" in out
+
+
+def _measured(ms: float, late: int = 0, losses: tuple[float, ...] = (1.0, 0.5)) -> dict[str, Any]:
+    return {
+        "train_rounds_ms": [ms, 2 * ms, 10 * ms],
+        "first_step_s": 4.0,
+        "warm_first_step_s": 0.8,
+        "warm_compiles": 0,
+        "late_compiles": {"constant": late},
+        "losses": list(losses),
+    }
+
+
+def test_bars_compare_round_by_round() -> None:
+    slow, fast = _measured(10.0), _measured(6.0)
+    assert bars.ratio(fast, slow) == pytest.approx(0.6)
+    lines = bars.check({"mlp": {"strict": slow, "fused": fast}})
+    assert any(line.startswith("PASS  mlp  training: fused / strict") for line in lines)
+    assert any(line.startswith("PASS  mlp  first step: fused warm / cold") for line in lines)
+    assert any("compiled_step / jax" in line and "not measured" in line for line in lines)
+    lines = bars.check({"mlp": {"strict": fast, "fused": slow}})
+    assert any(line.startswith("FAIL  mlp  training: fused / strict") for line in lines)
+
+
+def test_bars_fail_for_late_compiles_and_for_other_losses() -> None:
+    wrong = _measured(1.0, late=2, losses=(1.0, 0.6))
+    lines = bars.check({"gpt": {"torch_cpu": _measured(1.0), "fused": wrong}})
+    failed = [line.split("  ")[2] for line in lines if line.startswith("FAIL")]
+    assert "late compiles: fused, constant loop" in failed
+    assert "losses: fused beside torch_cpu" in failed
+    nan = _measured(1.0, losses=(1.0, float("nan")))
+    assert bars.loss_error(nan["losses"], [1.0, 0.5]) == float("inf")
+
+
+@pytest.mark.parametrize("model", list(CASES))
+def test_the_hand_written_models_are_the_same_mathematics(model: str) -> None:
+    jax, torch_ = ways.make(model, "jax"), ways.make(model, "torch_cpu")
+    losses = [(float(jax.step()), float(torch_.step())) for _ in range(3)]
+    for way in (jax, torch_):
+        way.schedule(0.0)  # moves nothing: the next loss of this batch is that of step 3's weights
+    losses += [(float(jax.step()), float(torch_.step())) for _ in range(2)]
+    found, expected = zip(*losses, strict=True)
+    assert bars.loss_error(list(found), list(expected)) < 1e-5
+    np.testing.assert_allclose(np.asarray(jax.infer()), torch_.infer(), rtol=1e-3, atol=1e-4)

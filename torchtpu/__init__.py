@@ -9,13 +9,17 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchtpu.recompiles import explain_recompiles
     from torchtpu.registration import register
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "register"]
+__all__ = ["__version__", "explain_recompiles", "register"]
 
-_LAZY = {"register": "torchtpu.registration"}
+_LAZY = {
+    "explain_recompiles": "torchtpu.recompiles",
+    "register": "torchtpu.registration",
+}
 _WITHOUT_TORCH = frozenset(
     {"autoload", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"}
 )

@@ -51,6 +51,12 @@ def _integer(variable: str, text: str) -> int:
         raise ConfigError(f"[{variable}] expected an integer, got {text!r}") from None
 
 
+def _plain_name(variable: str, text: str) -> str:
+    if text.replace("-", "").replace("_", "").isalnum():
+        return text
+    raise ConfigError(f"[{variable}] expected a name of letters, digits, - and _, got {text!r}")
+
+
 def one_of(*allowed: str) -> Callable[[str, str], str]:
     """Return a parser that accepts only the given words."""
 
@@ -58,6 +64,17 @@ def one_of(*allowed: str) -> Callable[[str, str], str]:
         if text in allowed:
             return text
         raise ConfigError(f"[{variable}] unknown value {text!r}; {did_you_mean(text, allowed)}")
+
+    return parse
+
+
+def several_of(*allowed: str) -> Callable[[str, str], frozenset[str]]:
+    """Return a parser of a comma list of the given words."""
+    one = one_of(*allowed)
+
+    def parse(variable: str, text: str) -> frozenset[str]:
+        words = (w.strip() for w in text.split(","))
+        return frozenset(one(variable, w) for w in words if w)
 
     return parse
 
@@ -110,6 +127,50 @@ KNOBS: dict[str, Knob] = {
         default=16384,
         parse=_integer,
         doc="Compiled programs that the process keeps; the least recently used one goes first.",
+    ),
+    "compile_threads": Knob(
+        variables=("TORCHTPU_COMPILE_THREADS",),
+        default=min(8, os.cpu_count() or 1),
+        parse=_integer,
+        doc="Programs compiled at a time while the host runs ahead (default: one per core, at most "
+        "8); 0: the host waits for each.",
+    ),
+    "max_compiles": Knob(
+        variables=("TORCHTPU_MAX_COMPILES",),
+        default=0,
+        parse=_integer,
+        doc="More compiles than this in one process are an error that says what recompiled (for "
+        "CI); 0: no limit.",
+    ),
+    "log": Knob(
+        variables=("TORCHTPU_LOG",),
+        default=frozenset(),
+        parse=several_of("recompiles", "compiles", "cache"),
+        doc="Topics to log on stderr, with commas: recompiles (and why), compiles, cache.",
+    ),
+    "cache_dir": Knob(
+        variables=("TORCHTPU_CACHE_DIR",),
+        default="",
+        parse=_text,
+        doc="Where this host's compiled programs lie. Empty: torchtpu in the XDG cache directory.",
+    ),
+    "cache_name": Knob(
+        variables=("TORCH_TPU_TIER2_COMPILATION_CACHE",),
+        default="default",
+        parse=_plain_name,
+        doc="Name of the host's cache that processes share, or disabled.",
+    ),
+    "cache_bytes": Knob(
+        variables=("TORCHTPU_CACHE_BYTES",),
+        default=4 << 30,
+        parse=_integer,
+        doc="Bound of the host's cache; the least recently used programs go first. 0: no bound.",
+    ),
+    "cache_shared": Knob(
+        variables=("TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT",),
+        default="",
+        parse=_text,
+        doc="A directory of compiled programs shared by hosts; whoever may write to it is trusted.",
     ),
 }
 

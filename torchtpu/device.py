@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import types
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,6 +86,11 @@ class _Module(types.ModuleType):
         """What torch.utils.checkpoint asks before it keeps the state of the generator."""
         return is_initialized()
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizers":  # imported at its first use
+            return importlib.import_module("torch.tpu.optimizers")
+        raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+
     @property
     def default_generators(self) -> tuple[torch._C.Generator, ...]:
         """The generator of the one device."""
@@ -94,6 +101,7 @@ def module() -> types.ModuleType:
     """Return this module as `torch.tpu`."""
     this = sys.modules[__name__]
     this.__class__ = _Module
+    this.__path__ = []  # so that torch.tpu.optimizers can be imported; stand_in.py finds it
     return this
 
 
@@ -392,13 +400,24 @@ def is_bf16_supported() -> bool:
 
 
 def _get_cache_stats() -> dict[str, Any]:
-    """Return num_cache_reqs, num_cache_hits, num_compilations and more of the program cache."""
-    stats = executor.current().cache.stats
+    """Return num_cache_reqs, num_cache_hits, num_compilations and more of the program cache.
+
+    Hits are those of all tiers: memory, host and the directory between hosts.
+    """
+    executor.current().settle()
+    stats, tiers = executor.current().cache.stats, executor.current().tiers
     return {
         "num_cache_reqs": stats.requests,
-        "num_cache_hits": stats.hits,
+        "num_cache_hits": stats.hits + stats.host_hits + stats.shared_hits,
+        "num_memory_hits": stats.hits,
+        "num_host_hits": stats.host_hits,
+        "num_shared_hits": stats.shared_hits,
+        "load_s": stats.load_s,
+        "num_traces": stats.traces,
         "num_compilations": stats.compilations,
         "compile_s": stats.compile_s,
+        "num_unpersistable": stats.unpersistable,
+        "num_cache_errors": tiers.host.errors + tiers.shared.errors,
         "num_evictions": stats.evictions,
         "per_entry_stats": dict(stats.per_program),
     }
@@ -407,8 +426,27 @@ def _get_cache_stats() -> dict[str, Any]:
 def _clear_cache() -> None:
     from torchtpu.eager import kernel
 
+    executor.current().settle()
     executor.current().cache.clear()
     kernel.forget()
+
+
+def _set_allow_cache(allow: bool) -> None:
+    """Whether compiled programs may be used again (they may); False compiles at every request."""
+    from torchtpu.eager import kernel
+
+    executor.current().allow_cache = allow
+    kernel.forget()
+
+
+def _set_cache_only(cache_only: bool) -> None:
+    """Whether a program that is not compiled yet is an error: for what must not compile again."""
+    executor.current().cache_only = cache_only
+
+
+def _set_dump_on_cache_miss(folder: str | os.PathLike[str] | None) -> None:
+    """Write the StableHLO of each program that is compiled to this folder; None stops that."""
+    executor.current().dump_to = None if folder is None else Path(folder)
 
 
 def _get_fallback_counts() -> dict[str, int]:

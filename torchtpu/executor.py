@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from torchtpu import config, targets
-from torchtpu.cache import ProgramCache
+from torchtpu import config, logs, recompiles, targets
+from torchtpu.background import Job, Workers
+from torchtpu.cache import (
+    Codec,
+    Entries,
+    Key,
+    ProgramCache,
+    Tiers,
+    Unencodable,
+    environment,
+    hashed,
+)
+from torchtpu.cache import configured as configured_tiers
+from torchtpu.errors import TpuError
 from torchtpu.program import ArrayType, Program
 from torchtpu.targets import Executable, Target
 
@@ -18,23 +32,153 @@ _matmul_precision = "highest"  # torch's default for float32 matmuls
 
 
 class Executor:
-    """Compiles programs for one target and remembers them."""
+    """Compiles programs for one target and remembers them, in memory and on disk."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.cache: ProgramCache[Executable] = ProgramCache(config.get("cache_entries"))
+        self.tiers: Tiers = configured_tiers(self.cache)
+        self.allow_cache = True  # False: every request compiles
+        self.cache_only = False  # True: a compile is an error
+        self.dump_to: Path | None = None  # a folder for the StableHLO of what is compiled
+        timeless = target.clock_s() is None  # a simulated clock wants launches one by one
+        self.workers = Workers(config.get("compile_threads") if timeless else 0)
+        self._started: dict[Any, Job[Executable]] = {}
 
     def executable(self, program: Program) -> Executable:
         """Return the compiled program; the same program text compiles once."""
-        key = (program, _matmul_precision)
-        return self.cache.get(key, program.name, lambda: self._compile(program))
+        key, spelled = self._key(program)
+        started = self._started.get(key)
+        if started is not None:
+            return started.take()
+        if not self.allow_cache:
+            return self._begin(program)()
+        return self.cache.get(key, lambda: self._obtain(program, spelled))
 
-    def _compile(self, program: Program) -> Executable:
+    def start(self, program: Program) -> Job[Executable]:
+        """Trace a program now and compile it in another thread, where no cache tier has it."""
+        key, spelled = self._key(program)
+        started = self._started.get(key)
+        if started is not None:
+            return started
+        found = self.cache.find(key) if self.allow_cache else None
+        if found is not None:
+            return Job.of(found)
+        place = self._place(spelled)
+        found = None if place is None else self.tiers.find(place, self._codec())
+        if found is not None:
+            self.cache.add(key, found)
+            return Job.of(found)
+        finish = self._begin(program)
+        job = Job(lambda: self._finish(key, place, program.name, finish))
+        self._started[key] = job
+        self.workers.submit(job)
+        return job
+
+    def compile_many(self, programs: Iterable[Program]) -> list[Executable]:
+        """Return compiled programs; those that are new compile in parallel."""
+        return [job.take() for job in [self.start(p) for p in programs]]
+
+    def settle(self) -> None:
+        """Wait until nothing compiles in another thread."""
+        for job in list(self._started.values()):
+            job.wait()
+
+    def _key(self, program: Program) -> tuple[Any, Entries | None]:
+        """Return the key in memory, and its spelling if every static argument has one."""
+        spelled = program_key(program, _matmul_precision)
+        return spelled or (program, _matmul_precision), spelled  # else equal by Python's ==
+
+    def _place(self, spelled: Entries | None) -> Key | None:
+        """Return the key in the tiers outside the process; None: memory alone can keep it."""
+        identity = self.target.identity()
+        if identity is None or not self.allow_cache:
+            return None
+        if spelled is None:
+            self.cache.stats.add(unpersistable=1)
+            return None
+        try:
+            here = environment.entries() + environment.jax_settings()
+        except Unencodable as error:
+            logs.cache.info("%s", error)
+            self.cache.stats.add(unpersistable=1)
+            return None
+        return Key(spelled + identity + here)
+
+    def _codec(self, compile_: Callable[[], Executable] | None = None) -> Codec[Executable]:
+        return Codec(
+            compile=compile_ or _never, load=self.target.load, dump=lambda made: made.serialize()
+        )
+
+    def _obtain(self, program: Program, spelled: Entries | None) -> Executable:
+        """Load a program that an earlier process has compiled, or compile and keep it."""
+        place = self._place(spelled)
+        if place is None:
+            return self._begin(program)()
+        return self.tiers.get(place, program.name, self._codec(lambda: self._begin(program)()))
+
+    def _finish(
+        self, key: Any, place: Key | None, name: str, compile_: Callable[[], Executable]
+    ) -> Executable:
+        """Compile what was traced and keep it; runs in another thread."""
+        try:
+            made = (
+                compile_() if place is None else self.tiers.get(place, name, self._codec(compile_))
+            )
+            if self.allow_cache:
+                self.cache.add(key, made)
+            return made
+        finally:
+            self._started.pop(key, None)
+
+    def _begin(self, program: Program) -> Callable[[], Executable]:
+        """Trace a program; return what compiles it, in whichever thread."""
         start = time.perf_counter()
+        if self.cache_only:
+            raise TpuError(
+                f"[program cache] expected programs that are compiled already, got {program.name}, "
+                "which is not; torch.tpu._set_cache_only(False) lets it compile"
+            )
+        recompiles.history.note(program, _matmul_precision)
+        self.cache.stats.add(traces=1)
         module, outputs = lower(program, self.target.platform, _matmul_precision)
-        executable = self.target.compile(module, [(t.shape, t.dtype) for t in outputs])
-        self.cache.stats.compile_s += time.perf_counter() - start
-        return executable
+        self._dump(program.name, module)
+        traced_s = time.perf_counter() - start
+
+        def compile_() -> Executable:
+            start = time.perf_counter()
+            with recompiles.shown(program.name):
+                executable = self.target.compile(module, [(t.shape, t.dtype) for t in outputs])
+            self.cache.stats.compiled(program.name, traced_s + time.perf_counter() - start)
+            return executable
+
+        return compile_
+
+    def _dump(self, name: str, module: Any) -> None:
+        if self.dump_to is not None:
+            self.dump_to.mkdir(parents=True, exist_ok=True)
+            file = self.dump_to / f"{recompiles.history.compiles:05d}_{name}.mlir"
+            file.write_text(str(module))
+
+
+def _never() -> Executable:
+    raise AssertionError("only looked for")
+
+
+def program_key(program: Program, matmul_precision: str) -> Entries | None:
+    """Return what a program adds to its cache key; None where a static argument has no spelling."""
+    try:
+        return hashed(
+            [
+                ("inputs", program.inputs),
+                ("nodes", program.nodes),
+                ("outputs", program.outputs),
+                ("donated", program.donated),
+                ("matmul precision", matmul_precision),
+            ]
+        )
+    except Unencodable:
+        return None
 
 
 def lower(
@@ -64,7 +208,13 @@ def current() -> Executor:
     """Return the process's executor; made, with its target, at the first use of the device."""
     for name in config.KNOBS:
         config.get(name)  # a wrong value is an error here, and not at some later op
+    logs.start()
     return Executor(targets.create(config.get("target"), numerics=config.get("sim_numerics")))
+
+
+def matmul_precision() -> str:
+    """Return the float32 matmul precision that programs are lowered with, in JAX's words."""
+    return _matmul_precision
 
 
 def set_float32_matmul_precision(precision: str) -> None:

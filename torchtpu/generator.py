@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtpu import executor
 from torchtpu.errors import TpuError
 
 
@@ -67,8 +68,13 @@ def default_generator() -> torch._C.Generator:
     return _default
 
 
-def random_key(generator: torch._C.Generator | None) -> np.ndarray[Any, Any]:
-    """Draw the next uint32[4] key from a generator; never the same one twice."""
+def random_keys(generator: torch._C.Generator | None, *shape: int) -> np.ndarray[Any, Any]:
+    """Draw the next uint32[*shape, 4] keys from a generator; never the same one twice."""
     source = generator if generator is not None else default_generator()
-    bits = torch.empty(4, dtype=torch.int64, device="cpu").random_(0, 1 << 32, generator=source)
-    return bits.numpy().astype(np.uint32)
+    bits = torch.empty(*shape, 4, dtype=torch.int64, device="cpu")
+    return bits.random_(0, 1 << 32, generator=source).numpy().astype(np.uint32)
+
+
+def device_keys(generator: torch._C.Generator | None, *shape: int) -> Any:
+    """Return the next keys of a generator as a device array."""
+    return executor.current().target.put(random_keys(generator, *shape))

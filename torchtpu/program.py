@@ -6,7 +6,7 @@ Values are numbered in order: the program's inputs first, then the outputs of ea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,10 +49,13 @@ class Program:
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     donated: tuple[int, ...] = ()
+    label: str = field(default="", compare=False)  # a name of its own: a compiled graph's
 
     @property
     def name(self) -> str:
-        """The ops in order, for logs and HLO module names."""
+        """The label, else the ops in order, for logs and HLO module names."""
+        if self.label:
+            return self.label
         names = [
             n.op.removeprefix("aten::").replace(".", "_") for n in self.nodes if n.op != "view"
         ]

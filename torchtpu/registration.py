@@ -35,6 +35,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from torchtpu import backward_errors, device_methods, module_methods, stand_in, storage_methods
+    from torchtpu.compiler import default
     from torchtpu.eager import autocast, dispatch, modes
 
     _setup_privateuseone_for_python_backend("tpu", device_module.module(), _Hooks(), _Guard())
@@ -46,6 +47,7 @@ def register() -> None:
     module_methods.install()
     backward_errors.install()
     stand_in.install()
+    default.install()
     with contextlib.suppress(ConfigError):  # raised again at the first use of the device
         modes.set_mode(modes.from_environment())
     setattr(torch, _OURS, True)

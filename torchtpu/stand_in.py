@@ -13,6 +13,13 @@ from typing import Any
 import torch
 
 _NAME = "torch_tpu"
+# Modules under torch_tpu's names and the ones of ours that they are.
+_SAME = {
+    "torch.tpu.optimizers": "torchtpu.optimizers",
+    "torch_tpu._internal.compile": "torchtpu.compiler.backend",
+}
+_PACKAGES = (_NAME, f"{_NAME}._internal")
+_MODULES = (*_PACKAGES, f"{_NAME}.api", *_SAME)
 
 
 def install() -> None:
@@ -27,14 +34,15 @@ def tpu_device(index: int = 0) -> torch.device:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch_tpu and torch_tpu.api after every other finder has failed to."""
+    """Finds the modules above after every other finder has failed to."""
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in (_NAME, f"{_NAME}.api"):
+        if fullname not in _MODULES:
             return None
-        return importlib.util.spec_from_loader(fullname, _Loader(), is_package=fullname == _NAME)
+        is_package = fullname in _PACKAGES
+        return importlib.util.spec_from_loader(fullname, _Loader(), is_package=is_package)
 
 
 class _Loader(importlib.abc.Loader):
@@ -45,8 +53,10 @@ class _Loader(importlib.abc.Loader):
         return types.ModuleType(spec.name, text)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        if module.__name__ == _NAME:
-            api = importlib.import_module(f"{_NAME}.api")
-            module.api = api  # type: ignore[attr-defined]
-        else:
+        name = module.__name__
+        if name in _SAME:
+            sys.modules[name] = importlib.import_module(_SAME[name])
+        elif name == _NAME:
+            importlib.import_module(f"{_NAME}.api")
+        elif name == f"{_NAME}.api":
             module.tpu_device = tpu_device  # type: ignore[attr-defined]

@@ -127,13 +127,13 @@ class Buffer:
 
     def value(self) -> Any:
         """Return the array, zeros where nothing was written; FreedStorageError where it is gone."""
-        if isinstance(self.array, Deferred):
-            self.array.materialize()
+        held = self.array
+        if isinstance(held, Deferred):
+            held.materialize()
         if self.array is None:
             if self.freed:
                 raise FreedStorageError(f"[storage] read of freed device memory: {self.freed}")
-            zero = executor.current().target.put(np.zeros((), self.layout.type.dtype))
-            self.array = _fill(self.layout).run([zero])[0]
+            self.array = _zeros(self.layout)
         return self.array
 
     def resize(self, nbytes: int) -> None:
@@ -202,10 +202,16 @@ def _full(value: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(value, shape)
 
 
-def _fill(layout: Layout) -> Any:
-    scalar = ArrayType((), layout.type.dtype)
+_SENT_BYTES = 1 << 20  # zeros up to here come from the host, which compiles nothing
+
+
+def _zeros(layout: Layout) -> Any:
+    target, dtype = executor.current().target, layout.type.dtype
+    if layout.nbytes <= _SENT_BYTES:
+        return target.put(np.zeros(layout.shape, dtype))
     node = Node("aten::zeros", _full, (Ref(0), layout.shape), (), 1)
-    return executor.current().executable(Program((scalar,), (node,), (1,)))
+    program = Program((ArrayType((), dtype),), (node,), (1,))
+    return executor.current().executable(program).run([target.put(np.zeros((), dtype))])[0]
 
 
 def _run(fn: Callable[..., Any], old: Layout, new: Layout, array: Any) -> Any:

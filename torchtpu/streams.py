@@ -72,6 +72,7 @@ class Event:
         """Mark the end of the work launched so far."""
         del stream
         target = executor.current().target
+        modes.current.flush()
         if self.enable_timing:
             modes.synchronize()
         clock = target.clock_s()

@@ -10,20 +10,26 @@ from torchtpu.cache import ProgramCache
 def test_the_least_recently_used_entry_goes_first() -> None:
     cache: ProgramCache[str] = ProgramCache(capacity=2)
     for key in ("a", "b", "a", "c"):  # b is the oldest when c comes
-        cache.get(key, "op", key.upper)
+        cache.get(key, key.upper)
     made = []
     for key in ("a", "c", "b"):
-        cache.get(key, "op", lambda key=key: made.append(key) or key)  # type: ignore[misc,func-returns-value]
+        cache.get(key, lambda key=key: made.append(key) or key)  # type: ignore[misc,func-returns-value]
     assert made == ["b"]
     assert cache.stats.evictions == 2
 
 
 def test_counts_tell_requests_hits_and_compilations() -> None:
     cache: ProgramCache[int] = ProgramCache(capacity=8)
-    for key in (1, 1, 2):
-        cache.get(key, f"op{key}", lambda: 0)
     stats = cache.stats
+
+    def make(name: str) -> int:
+        stats.compiled(name, 0.5)
+        return 0
+
+    for key in (1, 1, 2):
+        cache.get(key, lambda key=key: make(f"op{key}"))  # type: ignore[misc]
     assert (stats.requests, stats.hits, stats.compilations) == (3, 1, 2)
+    assert stats.compile_s == 1
     assert stats.per_program == {"op1": 1, "op2": 1}
 
 
@@ -34,13 +40,13 @@ def test_a_failed_compile_is_no_entry() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        cache.get("k", "op", fail)
-    assert cache.get("k", "op", lambda: 3) == 3
+        cache.get("k", fail)
+    assert cache.get("k", lambda: 3) == 3
 
 
 def test_clear_forgets_entries_and_counts() -> None:
     cache: ProgramCache[int] = ProgramCache(capacity=8)
-    cache.get("k", "op", lambda: 1)
+    cache.get("k", lambda: 1)
     cache.clear()
     assert cache.stats.requests == 0
-    assert cache.get("k", "op", lambda: 2) == 2
+    assert cache.get("k", lambda: 2) == 2

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,10 @@ from torch import nn
 
 from tests.eager.test_recompiles import compiled_by
 from tests.models import CASES
+from torchtpu import executor
 from torchtpu.eager.modes import EagerMode
+from torchtpu.errors import FreedStorageError
+from torchtpu.program import Program
 
 FUSED = EagerMode.DEFER_AND_FUSE
 
@@ -156,3 +162,49 @@ def test_a_long_loop_is_cut_and_stays_right() -> None:
         expected = expected * 0.999 + 1
     torch.testing.assert_close(x.cpu(), expected)
     assert y.tolist() == [401.0] * 3
+
+
+def test_an_error_at_the_end_names_the_op_and_the_line_that_recorded_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lower = executor.lower
+
+    def refuse(program: Program, *args: Any) -> Any:
+        if any(node.op == "aten::sinh" for node in program.nodes):
+            raise NotImplementedError("no hyperbolic sine today")
+        return lower(program, *args)
+
+    monkeypatch.setattr(executor, "lower", refuse)
+    x = torch.ones(37, device="tpu")
+    y = torch.sinh(x + 1)
+    line = _line() - 1
+    z = y * 2
+    with pytest.raises(NotImplementedError) as caught:
+        z.sum().item()
+    assert caught.value.__notes__ == [
+        f"[torchtpu] in aten::sinh, called from {Path(__file__).name}:{line}"
+    ]
+    with pytest.raises(FreedStorageError, match="no hyperbolic sine today"):
+        z.cpu()
+    assert x.sum().item() == 37  # what does not depend on it is there
+
+
+def test_a_program_that_fails_only_as_a_whole_runs_op_by_op(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lower = executor.lower
+
+    def refuse(program: Program, *args: Any) -> Any:
+        if len(program.nodes) > 6:
+            raise MemoryError("too large")
+        return lower(program, *args)
+
+    monkeypatch.setattr(executor, "lower", refuse)
+    x = torch.ones(41, device="tpu")
+    y = (x + 1).mul(3).add(1).mul(2).sub(2).div(2)
+    assert y.sum().item() == 41 * 6
+    assert "ran one by one: too large" in caplog.text
+
+
+def _line() -> int:
+    return sys._getframe(1).f_lineno

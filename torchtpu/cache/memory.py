@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -15,11 +16,30 @@ class CacheStats:
     """Counts since the process started (or since `ProgramCache.clear`)."""
 
     requests: int = 0
-    hits: int = 0
+    hits: int = 0  # in memory
+    host_hits: int = 0
+    shared_hits: int = 0
+    load_s: float = 0.0  # spent on host and shared hits
+    traces: int = 0
     compilations: int = 0
     compile_s: float = 0.0
-    evictions: int = 0
+    evictions: int = 0  # from memory
+    unpersistable: int = 0  # programs that only memory keeps
     per_program: dict[str, int] = field(default_factory=dict)  # program name -> compilations
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **counts: float) -> None:
+        """Add to counts; threads may do so at once."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+    def compiled(self, name: str, seconds: float) -> None:
+        """Count a compilation."""
+        self.add(compilations=1, compile_s=seconds)
+        with self._lock:
+            self.per_program[name] = self.per_program.get(name, 0) + 1
 
 
 class ProgramCache(Generic[T]):
@@ -28,26 +48,37 @@ class ProgramCache(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.stats = CacheStats()
+        self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
 
-    def get(self, key: Hashable, name: str, make: Callable[[], T]) -> T:
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the entry of `key`, made by `make()` where there is none."""
-        self.stats.requests += 1
-        entry = self._entries.get(key)
-        if entry is not None:
-            self.stats.hits += 1
-            self._entries.move_to_end(key)
-            return entry
-        self.stats.compilations += 1
-        self.stats.per_program[name] = self.stats.per_program.get(name, 0) + 1
-        entry = make()
-        self._entries[key] = entry
-        if len(self._entries) > self.capacity:
-            self._entries.popitem(last=False)
-            self.stats.evictions += 1
+        entry = self.find(key)
+        if entry is None:
+            entry = make()
+            self.add(key, entry)
         return entry
+
+    def find(self, key: Hashable) -> T | None:
+        """Return the entry of `key`, None where there is none; counts a request."""
+        with self._lock:
+            self.stats.requests += 1
+            entry = self._entries.get(key)
+            if entry is not None:
+                self.stats.hits += 1
+                self._entries.move_to_end(key)
+        return entry
+
+    def add(self, key: Hashable, entry: T) -> None:
+        """Keep an entry; the least recently used one goes where there are too many."""
+        with self._lock:
+            self._entries[key] = entry
+            if len(self._entries) > self.capacity:
+                self._entries.popitem(last=False)
+                self.stats.evictions += 1
 
     def clear(self) -> None:
         """Forget all entries and counts."""
-        self._entries.clear()
-        self.stats = CacheStats()
+        with self._lock:
+            self._entries.clear()
+            self.stats = CacheStats()

@@ -6,6 +6,7 @@ itself is replaced: it calls the overrideable fused op, whose gradient torch kno
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -97,13 +98,19 @@ def fused(
     scale: float | None = None,
 ) -> Any:
     """The fused forward: result, log-sum-exp, and the random key where there is dropout."""
-    seed = offset = None
     if dropout_p:
         call = _derived("torchtpu::attention_dropout")
         out, lse, seed, offset = call(query, key, value, attn_bias, dropout_p, is_causal, scale)
     else:
         out, lse = _derived("torchtpu::attention")(query, key, value, attn_bias, is_causal, scale)
+        seed = offset = _no_key()
     return out, lse, None, None, query.shape[-2], key.shape[-2], seed, offset, None
+
+
+@cache
+def _no_key() -> torch.Tensor:
+    """What stands for the random key without dropout: torch's schema has no None there."""
+    return torch.empty((), dtype=torch.int64, device="tpu")
 
 
 @kernel("aten::_scaled_dot_product_fused_attention_overrideable_backward")

@@ -48,9 +48,9 @@ def user_line() -> str:
     return ""
 
 
-def annotate(error: BaseException, op: str) -> None:
-    """Add a note with the op and the user's line to an exception, once."""
+def annotate(error: BaseException, op: str, line: str | None = None) -> None:
+    """Add a note with the op and the user's line (by default the current one), once."""
     if any(n.startswith("[torchtpu]") for n in getattr(error, "__notes__", ())):
         return
-    line = user_line()
+    line = user_line() if line is None else line
     error.add_note(f"[torchtpu] in {op}" + (f", called from {line}" if line else " (backward)"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from torchtpu import executor
-from torchtpu.generator import random_key
 from torchtpu.lowerings import Lowering
 from torchtpu.program import Node, Program
 from torchtpu.tensor import TensorFactory
@@ -41,6 +41,7 @@ class Call:
     __slots__ = (
         "_guard",
         "_unshared",
+        "compiled",
         "factories",
         "factory",
         "key",
@@ -80,12 +81,17 @@ class Call:
         self.program = program
         self._unshared: Call | None = None
         self._guard: Callable[..., Any] | None = None
+        self.compiled = False
         self.run: Callable[[Sequence[Any]], list[Any]] = self._compile_and_run
 
     def _compile_and_run(self, arrays: Sequence[Any]) -> list[Any]:
         """Compile at the first launch: a mode that joins calls never needs this program alone."""
-        self.run = executor.current().executable(self.program).run
+        self.use(executor.current().executable(self.program).run)
         return self.run(arrays)
+
+    def use(self, run: Callable[[Sequence[Any]], list[Any]]) -> None:
+        """Run the compiled program from now on."""
+        self.run, self.compiled = run, True
 
     @property
     def extra_inputs(self) -> int:
@@ -99,9 +105,9 @@ class Call:
             other = object.__new__(Call)
             for slot in Call.__slots__:
                 setattr(other, slot, getattr(self, slot))
-            plain = Program(self.program.inputs, self.program.nodes, self.program.outputs)
+            plain = replace(self.program, donated=())
             other.program = plain
-            other.run = other._compile_and_run
+            other.run, other.compiled = other._compile_and_run, False
             self._unshared = other
         return self._unshared
 
@@ -116,12 +122,6 @@ class Call:
         wrong, value, dim, size = executor.current().target.get(answer[0]).tolist()
         if wrong:
             raise IndexError(f"index {value} is out of bounds for dimension {dim} with size {size}")
-
-    @staticmethod
-    def random_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the next uint32[4] key of the generator among the arguments as a device array."""
-        given = (v for v in (*args, *kwargs.values()) if isinstance(v, torch._C.Generator))
-        return executor.current().target.put(random_key(next(given, None)))
 
 
 def nothing(*_: Any) -> None:

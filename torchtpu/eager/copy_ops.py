@@ -37,6 +37,19 @@ def empty(
     return tensor.empty(shape, dtype, tuple(like.stride()))
 
 
+@kernel("aten::zeros")
+def zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
+    """The same: memory without contents is read as zeros, and many zeros are never read."""
+    return empty(size, **options)
+
+
+@kernel("aten::zeros_like")
+def zeros_like(self: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The same with the shape, and by default the strides, of another tensor."""
+    made: torch.Tensor = torch.ops.aten.empty_like.default(self, **options)
+    return made
+
+
 @kernel("aten::empty_strided")
 def empty_strided(
     size: Sequence[int],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -182,7 +183,7 @@ def _unrolled(
         "special": special,
         "strict": modes.STRICT,
     }
-    exec(compile(source, f"<kernel of {operation.name}>", "exec"), scope)
+    exec(compile(source, f"{Path(__file__).parent}/<kernel of {operation.name}>", "exec"), scope)
     made: Callable[..., Any] = scope["kernel"]
     return made
 

@@ -12,7 +12,6 @@ without either starts again, and at `MAX_CALLS`.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +20,14 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from torchtpu import executor
-from torchtpu.program import ArrayType, Node, Program, Ref
+from torchtpu.eager import blame, one_by_one
+from torchtpu.eager.joined import Wiring, join
+from torchtpu.generator import device_keys
+from torchtpu.partition import Plan, Run, partition
 from torchtpu.storage import Buffer, Deferred
 
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
-MAX_CALLS = 512  # a bound on what is held back: compiling time grows faster than the program
+MAX_CALLS = 8192  # a bound on what is held back
 
 
 class Pending(Deferred):
@@ -46,14 +48,15 @@ class Pending(Deferred):
 class _State:
     """A point in the trie: the calls that lead here, and the programs compiled for this path."""
 
-    __slots__ = ("call", "next", "parent", "programs", "wiring")
+    __slots__ = ("call", "line", "next", "parent", "programs", "wiring")
 
-    def __init__(self, parent: _State | None, call: Any, wiring: tuple[int, ...]) -> None:
+    def __init__(self, parent: _State | None, call: Any, wiring: Wiring) -> None:
         self.parent = parent
         self.call = call
         self.wiring = wiring  # per input: a value's number, or -1 - n for the n-th outside array
         self.next: dict[Any, _State] = {}
         self.programs: dict[Any, Any] = {}
+        self.line = blame.user_line() if parent else ""  # where this path was first recorded
 
     def path(self) -> list[_State]:
         states: list[_State] = []
@@ -141,6 +144,24 @@ class Recording:
         if self.done:
             return
         self.done = True
+        live, buffers = self._wanted()
+        if not live:
+            return
+        arrays, self.arrays, self.holders, self.known = self.arrays, [], [], {}
+        try:
+            _hand_out(buffers, self._compiled(live, buffers)(arrays))
+        except Exception as error:
+            steps = [(s.call, s.wiring, s.line) for s in self.state.path()]
+            values = one_by_one.run(steps, arrays, error)
+            _hand_out(buffers, [values[index] for index in live], repr(error))
+            if any(value is None for value in values):
+                raise
+        except BaseException as interrupt:
+            _hand_out(buffers, [None] * len(live), repr(interrupt))
+            raise
+
+    def _wanted(self) -> tuple[list[int], list[Buffer]]:
+        """The values that somebody still holds, and the buffers that they belong to."""
         live, buffers = [], []
         for index, reference in enumerate(self.holders):
             buffer = reference()
@@ -149,25 +170,33 @@ class Recording:
                 if type(held) is Pending and held.index == index and held.recording is self:
                     live.append(index)
                     buffers.append(buffer)
-        if not live:
-            return
+        return live, buffers
+
+    def _compiled(self, live: list[int], buffers: list[Buffer]) -> Any:
         key = (tuple(live), frozenset(self.overwritten))
         run = self.state.programs.get(key)
         if run is None:
             types = [b.layout.type for b in buffers]
-            program = _program(self.state, live, types, self.overwritten)
-            run = self.state.programs[key] = executor.current().executable(program).run
-        arrays, self.arrays, self.holders, self.known = self.arrays, [], [], {}
-        try:
-            results = run(arrays)
-        except Exception as error:
-            for buffer in buffers:
-                buffer.array = None
-                buffer.freed = f"the program that computes it failed: {error}"
-            raise
-        for buffer, result in zip(buffers, results, strict=True):
-            buffer.array.result = result  # for calls that have the Pending in hand
-            buffer.array = result
+            calls = [(s.call.program, s.wiring) for s in self.state.path()]
+            program = join(calls, live, types, self.overwritten)
+            run = self.state.programs[key] = _compiled(partition(program))
+        return run
+
+
+def _compiled(plan: Plan) -> Run:
+    """Compile the parts of a plan, those that differ in parallel."""
+    compiler = executor.current()
+    if len(plan.parts) > 1:
+        compiler.compile_many(dict.fromkeys(part.program for part in plan.parts))
+    return plan.bind(lambda program: compiler.executable(program).run)
+
+
+def _hand_out(buffers: Sequence[Buffer], results: Sequence[Any], failure: str = "") -> None:
+    for buffer, result in zip(buffers, results, strict=True):
+        buffer.array.result = result  # for calls that have the Pending in hand
+        buffer.array = result
+        if result is None:
+            buffer.freed = f"the program that computes it failed: {failure}"
 
 
 class Fused:
@@ -185,6 +214,15 @@ class Fused:
             recording.flush()
             recording = self._recording = Recording()
         recording.add(call, arrays, targets)
+
+    def launch_whole(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
+        """Run a compiled graph, which is a program of its own, after what is recorded."""
+        self.flush()
+        arrays = [a.result if type(a) is Pending else a for a in arrays]
+        for target, result in zip(targets, call.run(arrays), strict=True):
+            target.array = result
+
+    random_key = staticmethod(device_keys)
 
     def flush(self) -> None:
         """Launch what is recorded."""
@@ -215,44 +253,3 @@ class Fused:
         self._depth -= 1
         if self._depth == 0 and not torch.is_grad_enabled():
             self.flush()
-
-
-def _program(
-    state: _State, live: Sequence[int], outputs: Sequence[ArrayType], overwritten: set[int]
-) -> Program:
-    """Join the programs of the calls on a path into one, with the live values as outputs."""
-    types: dict[int, ArrayType] = {}
-    placed: list[tuple[Program, tuple[int, ...]]] = []
-    for step in state.path():
-        program = step.call.program
-        placed.append((program, step.wiring))
-        for wire, type_ in zip(step.wiring, program.inputs, strict=True):
-            if wire < 0:
-                types[-1 - wire] = type_
-    inputs = [types[i] for i in range(len(types))]
-    nodes: list[Node] = []
-    count = len(inputs)
-    values: list[int] = []  # number in the whole program of each recorded value
-    for program, wiring in placed:
-        numbers = [values[w] if w >= 0 else -1 - w for w in wiring]
-        for node in program.nodes:
-            args, kwargs = _shifted(node.args, numbers), _shifted(node.kwargs, numbers)
-            nodes.append(Node(node.op, node.fn, args, kwargs, node.outputs))
-            numbers.extend(range(count, count + node.outputs))
-            count += node.outputs
-        values.extend(numbers[o] for o in program.outputs)
-    free = Counter(outputs)
-    donated = []
-    for i in sorted(overwritten):
-        if free[inputs[i]] > 0:
-            free[inputs[i]] -= 1
-            donated.append(i)
-    return Program(tuple(inputs), tuple(nodes), tuple(values[i] for i in live), tuple(donated))
-
-
-def _shifted(argument: Any, numbers: Sequence[int]) -> Any:
-    if type(argument) is Ref:
-        return Ref(numbers[argument.index])
-    if type(argument) is tuple:
-        return tuple(_shifted(a, numbers) for a in argument)
-    return argument

@@ -58,13 +58,10 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
                     if settles and buffer.layout.dtype.is_complex and is_lazy(value):
                         return kernel(*settled(args), **settled(kwargs))
                     buffers.append(buffer)
-                    key += (
-                        buffer.layout,
-                        value.shape,
-                        value.stride(),
-                        value.storage_offset(),
-                        value.dtype,
-                    )
+                    if buffer.natural is not None:
+                        key.append(buffer.natural)
+                    else:
+                        key += _view(buffer, value)
                 elif kind == _NUMBER:
                     key.append(type(value))
                     if value is None or type(value) is bool or value in special:
@@ -121,7 +118,8 @@ def _launch(
         for value, dtype in zip(numbers, call.number_types, strict=True):
             arrays.append(device_number(value, dtype))
     if call.key:
-        arrays.append(call.random_key(args, kwargs))
+        given = (v for v in (*args, *kwargs.values()) if isinstance(v, torch._C.Generator))
+        arrays.append(modes.current.random_key(next(given, None)))
     made = [Buffer(f.layout) for f in call.factories]
     if not call.writes:
         modes.current.launch(call, arrays, made)
@@ -159,6 +157,11 @@ def _foreign(value: Any, key: list[Any], numbers: list[Any]) -> None:
         )
 
 
+def _view(buffer: Buffer, value: torch.Tensor) -> tuple[Any, ...]:
+    """What a call depends on of a tensor that may be any part of its buffer."""
+    return buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype
+
+
 def _tensor_list(
     values: Sequence[Any], key: list[Any], buffers: list[Buffer], numbers: list[Any]
 ) -> None:
@@ -170,7 +173,10 @@ def _tensor_list(
             _foreign(value, key, numbers)
             continue
         buffers.append(buffer)
-        key += (buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype)
+        if buffer.natural is not None:
+            key.append(buffer.natural)
+        else:
+            key += _view(buffer, value)
 
 
 def _number_list(values: Any, key: list[Any], numbers: list[Any]) -> None:
@@ -189,6 +195,7 @@ def _unique(buffers: list[Buffer]) -> tuple[list[Buffer], tuple[int, ...]]:
 
 
 _numbers: dict[Any, Any] = {}
+_host_numbers: dict[int, Any] = {}  # id of a device array in _numbers -> its value
 _MAX_NUMBERS = 256  # constants of a training loop fit; schedules and bias corrections pass through
 
 
@@ -202,13 +209,21 @@ def device_number(value: Any, dtype: Any) -> Any:
             value = value.value
         if len(_numbers) >= _MAX_NUMBERS:
             _numbers.clear()
-        found = _numbers[key] = executor.current().target.put(to_dtype(value, dtype))
+            _host_numbers.clear()
+        host = to_dtype(value, dtype)
+        found = _numbers[key] = executor.current().target.put(host)
+        _host_numbers[id(found)] = host
     return found
 
 
 def kept_numbers() -> list[Any]:
     """Return the device arrays of recent numbers: alive, but no tensor's memory."""
     return list(_numbers.values())
+
+
+def host_number(array: Any) -> Any:
+    """Return the value of a device array that device_number made lately; None of any other."""
+    return _host_numbers.get(id(array))
 
 
 def to_dtype(value: Any, dtype: Any) -> Any:

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from torchtpu import config, executor
+from torchtpu import config, executor, recompiles
+from torchtpu.eager import ahead, blame
 from torchtpu.eager.fused import Fused
 from torchtpu.errors import TpuError
+from torchtpu.generator import device_keys
 from torchtpu.storage import Buffer
 
 
@@ -26,8 +28,29 @@ class Strict:
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Run a prepared call on device arrays; its outputs become the arrays of `targets`."""
+        if not call.compiled and self._begin(call, arrays, targets):
+            return
         for target, result in zip(targets, call.run(arrays), strict=True):
             target.array = result
+
+    def launch_whole(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
+        """Run a call that is a program of its own in every mode: a compiled graph."""
+        self.launch(call, arrays, targets)
+
+    random_key = staticmethod(device_keys)
+
+    def _begin(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> bool:
+        """Let a call wait for its program and become `Ahead`; False: it is to run now."""
+        global current
+        if current is not self or executor.current().workers.limit <= 0:
+            return False
+        job = executor.current().start(call.program)
+        if job.ready():
+            call.use(job.take().run)
+            return False
+        ahead.queue.add(call, arrays, targets, job)
+        current = AHEAD
+        return True
 
     def flush(self) -> None:
         """Launch what is held back: nothing."""
@@ -37,6 +60,28 @@ class Strict:
 
     def leave(self) -> None:
         """Stop being the current mode, with nothing held back."""
+
+
+class Ahead(Strict):
+    """Strict while programs compile in other threads: later launches wait behind those of them."""
+
+    def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
+        """Run a prepared call, after those that wait."""
+        global current
+        ahead.queue.poll()
+        if ahead.queue:
+            job = None if call.compiled else executor.current().start(call.program)
+            ahead.queue.add(call, arrays, targets, job)
+            return
+        if current is self:
+            current = STRICT
+        STRICT.launch(call, ahead.values(arrays), targets)
+
+    def flush(self) -> None:
+        """Launch what waits."""
+        ahead.queue.drain()
+
+    leave = flush
 
 
 class Debug(Strict):
@@ -54,13 +99,14 @@ class Debug(Strict):
             target.array = result
 
 
-STRICT = Strict()
+STRICT, AHEAD = Strict(), Ahead()
 _MODES: dict[EagerMode, Any] = {
     EagerMode.DEFER_NEVER: STRICT,
     EagerMode.DEFER_AND_FUSE: Fused(),
     EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING: Debug(),
 }
 current: Any = STRICT  # anything with `launch` and `flush`
+recompiles.history.user_line = blame.user_line
 
 
 def mode() -> EagerMode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +29,9 @@ def kernel(name: str) -> Callable[[_Kernel], _Kernel]:
 
 
 _composite_as_strided_: Callable[..., torch.Tensor] = torch.ops.aten.as_strided_.default._op_dk
+_CPU = torch._C.DispatchKey.CPU  # its kernels of views touch no element, and check bounds
+_cpus_as_strided: Callable[..., Any] = torch.ops.aten.as_strided.default._op_dk
+_cpus_view: Callable[..., Any] = torch.ops.aten.view.default._op_dk
 _COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
 
 
@@ -63,16 +65,17 @@ def as_strided(
     storage_offset: int | None = None,
 ) -> torch.Tensor:
     """A view with these sizes and strides, checked against the bounds of the storage."""
-    offset = int(self.storage_offset()) if storage_offset is None else storage_offset
-    _check_bounds(self, tuple(size), tuple(stride), offset)
-    return _set_strided(alias(self), size, stride, offset)
+    buffer_of(self.untyped_storage()).natural = None
+    made: torch.Tensor = _cpus_as_strided(_CPU, self, size, stride, storage_offset)
+    return made
 
 
 @kernel("aten::view")
 def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """The same elements in another shape, where strides allow it."""
-    shape, strides = _viewed(tuple(self.shape), tuple(self.stride()), tuple(size))
-    return _set_strided(alias(self), shape, strides, self.storage_offset())
+    buffer_of(self.untyped_storage()).natural = None
+    made: torch.Tensor = _cpus_view(_CPU, self, size)
+    return made
 
 
 @kernel("aten::_reshape_alias")
@@ -84,20 +87,20 @@ def reshape_alias(self: torch.Tensor, size: Sequence[int], stride: Sequence[int]
 @kernel("aten::unfold")
 def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
     """Sliding windows of `size` along a dim as a view."""
-    like = _meta(self).unfold(dimension, size, step)
+    like = meta_view(self).unfold(dimension, size, step)
     return _set_strided(alias(self), like.shape, like.stride(), self.storage_offset())
 
 
 @kernel("aten::view_as_real")
 def view_as_real(self: torch.Tensor) -> torch.Tensor:
     """[...] complex -> [..., 2] real, the same bytes."""
-    return _as_dtype(self, torch.view_as_real(_meta(self)))
+    return _as_dtype(self, torch.view_as_real(meta_view(self)))
 
 
 @kernel("aten::view_as_complex")
 def view_as_complex(self: torch.Tensor) -> torch.Tensor:
     """[..., 2] real -> [...] complex, the same bytes."""
-    return _as_dtype(self, torch.view_as_complex(_meta(self)))
+    return _as_dtype(self, torch.view_as_complex(meta_view(self)))
 
 
 @kernel("aten::set_.source_Storage_storage_offset")
@@ -236,6 +239,13 @@ def _retype(
     buffer.convert(layout)
 
 
+def viewed(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return another view of a tensor's storage: sizes, strides, offset and dtype of a meta one."""
+    if base.dtype != like.dtype:
+        return _as_dtype(base, like)
+    return _set_strided(alias(base), like.shape, like.stride(), like.storage_offset())
+
+
 def _as_dtype(self: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """An alias of another dtype with the sizes, strides and offset that torch gives on meta."""
     other = torch.ops.aten.view.dtype._op_dk(
@@ -246,38 +256,8 @@ def _as_dtype(self: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return _set_strided(other, like.shape, like.stride(), like.storage_offset())
 
 
-@lru_cache(maxsize=65536)
-def _viewed(
-    shape: tuple[int, ...], strides: tuple[int, ...], size: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    like = torch.empty_strided(shape, strides, device="meta").view(size)
-    return tuple(like.shape), tuple(like.stride())
-
-
-def _meta(self: torch.Tensor) -> torch.Tensor:
+def meta_view(self: torch.Tensor) -> torch.Tensor:
+    """Return a meta tensor with the sizes, strides, offset and dtype of a device tensor."""
     reach = views.needed_elements(tensor.view_of(self))
     like = torch.empty(reach, dtype=self.dtype, device="meta")
     return like.as_strided(self.shape, self.stride(), self.storage_offset())
-
-
-def _check_bounds(
-    self: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int
-) -> None:
-    if len(size) != len(stride):
-        raise RuntimeError("mismatch in length of strides and shape")
-    if any(s < 0 for s in stride):
-        raise RuntimeError(
-            "as_strided: Negative strides are not supported at the moment, "
-            f"got strides: {list(stride)}"
-        )
-    if offset < 0:
-        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
-    view_ = views.View(size, stride, offset, dtypes.to_numpy(self.dtype))
-    needed = views.needed_elements(view_) * self.element_size()
-    available = self.untyped_storage().nbytes()
-    if needed > available:
-        raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
-            f"itemsize {self.element_size()} requiring a storage size of {needed} are out of "
-            f"bounds for storage of size {available}"
-        )

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from torchtpu.eager import blame, kernel, modes
 from torchtpu.estimate.provenance import Tracker
+from torchtpu.generator import device_keys
 from torchtpu.perf_model.program import NOWHERE
 from torchtpu.perf_model.trace import Buffer, Call, StepTrace
 from torchtpu.storage import Buffer as DeviceBuffer
@@ -81,7 +82,9 @@ class Recorder:
     def flush(self) -> None:
         """Launch what is held back: nothing."""
 
+    launch_whole = launch
     enter = leave = flush
+    random_key = staticmethod(device_keys)
 
     # What the target tells ----------------------------------------------------------------------
 

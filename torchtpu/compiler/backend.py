@@ -1,0 +1,71 @@
+"""torch.compile(backend="tpu"): Dynamo's graph through AOTAutograd, a program each way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torchtpu.compiler import kept
+from torchtpu.compiler.buckets import bounds_of
+from torchtpu.compiler.debug import TpuCompileDebug
+from torchtpu.compiler.dynamic import DynamicGraph
+from torchtpu.compiler.graph import CompiledGraph
+from torchtpu.compiler.options import Options
+from torchtpu.program import Program
+
+_numbers = count()
+for _name in ("torchtpu", "jax", "jaxlib"):  # kernels run inside frames that Dynamo looks at
+    trace_rules.add(_name)
+
+
+class TpuBackend:
+    """The compiler function that Dynamo calls, with options of its own.
+
+    Forward and backward become one program each; min-cut partitioning decides what forward keeps.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = Options.parse(options=options)
+
+    def __call__(
+        self, module: torch.fx.GraphModule, example_inputs: Sequence[Any], **settings: Any
+    ) -> Callable[..., Any]:
+        """Compile a graph; settings are `mode` and `options` of torch.compile."""
+        options = Options.parse(**settings) if settings else self.options
+        name = f"{options.custom_module_name or 'graph'}_{next(_numbers)}"
+        debug = TpuCompileDebug(pre_autograd_fx_code=module.code)
+
+        def make(graph: torch.fx.GraphModule, which: str, visible: int | None) -> Any:
+            debug.graph(which, graph.code)
+
+            def told(program: Program) -> None:
+                if options.debug_callback is not None:
+                    debug.program(which, program)
+                    options.debug_callback(debug)
+
+            if bounds_of(graph):
+                return DynamicGraph(graph, f"{name}_{which}", options, told, visible)
+            return CompiledGraph(graph, f"{name}_{which}", options, told)
+
+        with kept.making(make, keep=options.serializable):
+            compiled: Callable[..., Any] = _aot(make)(module, example_inputs)
+        return compiled
+
+
+def _aot(make: kept.Make) -> Any:
+    return aot_autograd(
+        fw_compiler=kept.compiler("forward", make),
+        bw_compiler=kept.compiler("backward", make),
+        inference_compiler=kept.compiler("inference", make),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+backend = TpuBackend()

@@ -1,0 +1,221 @@
+"""Whole steps: a Python function of modules and optimizers as one program, replayed without Python.
+
+The function runs once on stand-ins, with everything it launches gathered: forward, backward and
+optimizer. From then on a call feeds the arrays of modules, optimizers and arguments to the program
+and puts its results back, as long as nothing that the function could have looked at has changed.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchtpu import executor
+from torchtpu.compiler import plan
+from torchtpu.compiler.graph import buffer_or_none, kind_of
+from torchtpu.eager import modes
+from torchtpu.eager.capture import CannotCapture, Capture, capturing
+from torchtpu.storage import Buffer
+
+_MAX_STEPS = 16  # kinds of arguments whose programs are kept
+
+
+class _Step(NamedTuple):
+    """A captured step: its plan, the buffers it reads and writes beside those of the arguments."""
+
+    plan: plan.Plan
+    state: tuple[Buffer, ...]
+    results: Any  # the tree of what the function returned
+    settings: Any  # of the optimizers, as they were
+
+
+class WholeStep:
+    """Makes one program of `fn(*args)`.
+
+    modules, optimizers: whose tensors the function reads and writes. Tensors are returned without
+    gradients. As under jax.jit, Python side effects happen only when the function is captured: at
+    the first call, and where arguments' shapes, modes of modules, hyperparameters or the tensors
+    of modules and optimizers are not what they were.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        modules: Sequence[torch.nn.Module] = (),
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
+        self._fn = fn
+        self._modules = [m for root in modules for m in root.modules()]
+        self._tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+        self._optimizers = tuple(optimizers)
+        self._steps: dict[Any, _Step] = {}
+        self._op_by_op = False
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the step; arguments are trees of tensors and constants."""
+        if self._op_by_op:
+            return self._fn(*args)
+        leaves, tree = pytree.tree_flatten(args)
+        leaves = [_on_device(leaf) for leaf in leaves]
+        buffers = [buffer_or_none(leaf) for leaf in leaves]
+        key = self._key(leaves, buffers, tree)
+        step = self._steps.get(key)
+        if step is None or step.settings != self._settings():
+            try:
+                step = self._capture(leaves, buffers, tree, key)
+            except CannotCapture as error:
+                warnings.warn(f"[torchtpu] the step runs op by op: {error}", stacklevel=2)
+                self._op_by_op = True
+                return self._fn(*args)
+        results = step.plan.run([], [*buffers, *step.state])
+        return pytree.tree_unflatten(results, step.results)
+
+    def _key(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any) -> Any:
+        """Everything but numbers that the function may depend on."""
+        return (
+            tree,
+            kind_of(leaves, buffers),
+            tuple([m.training for m in self._modules]),
+            tuple([(t.untyped_storage()._tpu_buffer, t.requires_grad) for t in self._tensors]),  # type: ignore[attr-defined]
+            tuple([(id(o.state), len(o.param_groups)) for o in self._optimizers]),
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("tpu") and torch.get_autocast_dtype("tpu"),
+            executor.matmul_precision(),
+        )
+
+    def _settings(self) -> Any:
+        return [
+            [id(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+
+    def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
+        modes.current.flush()
+        settings, before = self._settings(), self._state()
+        with self._undone_on_error(), capturing() as capture, _Loan(capture, len(leaves)) as loan:
+            for buffer in before:
+                loan.take(buffer)
+            stand_ins = plan.StandIns(capture, leaves, buffers)
+            with self._numbers_of_optimizers_vary(capture):
+                returned = self._fn(*pytree.tree_unflatten(stand_ins.values, tree))
+            results, result_tree = pytree.tree_flatten(_detached(returned))
+            del returned
+            gc.collect()  # what only a cycle keeps alive is no result
+            made = plan.finish(self._name, capture, stand_ins, results, loan.changed())
+            step = _Step(made, tuple(loan.buffers), result_tree, settings)
+        if [id(b) for b in self._state()] == [id(b) for b in before]:
+            if len(self._steps) >= _MAX_STEPS:
+                self._steps.clear()
+            self._steps[key] = step  # else the next call sees other tensors than this one
+        return step
+
+    @property
+    def _name(self) -> str:
+        return f"step_{getattr(self._fn, '__name__', 'call')}"
+
+    def _state(self) -> list[Buffer]:
+        """The buffers of modules, gradients and optimizers, each once."""
+        tensors = [*self._tensors, *(t.grad for t in self._tensors)]
+        for optimizer in self._optimizers:
+            leaves = pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
+            tensors += [t for t in leaves if isinstance(t, torch.Tensor)]
+        found = [buffer_or_none(t) for t in tensors if t is not None]
+        return list({id(b): b for b in found if b is not None}.values())
+
+    @contextmanager
+    def _numbers_of_optimizers_vary(self, capture: Capture) -> Iterator[None]:
+        """A learning rate that changes is another input, and not another program."""
+
+        def vary(*_: Any) -> None:
+            capture.numbers_vary = True
+
+        def stay(*_: Any) -> None:
+            capture.numbers_vary = False
+
+        with ExitStack() as stack:
+            for optimizer in self._optimizers:
+                stack.callback(optimizer.register_step_pre_hook(vary).remove)
+                stack.callback(optimizer.register_step_post_hook(stay).remove)
+            yield
+
+    @contextmanager
+    def _undone_on_error(self) -> Iterator[None]:
+        """Put gradients and optimizer states back where the function fails."""
+        grads = [t.grad for t in self._tensors]
+        states = [{p: dict(s) for p, s in o.state.items()} for o in self._optimizers]
+        try:
+            yield
+        except BaseException:
+            for tensor, grad in zip(self._tensors, grads, strict=True):
+                tensor.grad = grad
+            for optimizer, state in zip(self._optimizers, states, strict=True):
+                optimizer.state.clear()
+                optimizer.state.update(state)
+            raise
+
+
+class _Loan:
+    """Buffers whose contents stand for inputs while a function is captured."""
+
+    def __init__(self, capture: Capture, first: int) -> None:
+        self.buffers: list[Buffer] = []
+        self._capture = capture
+        self._first = first
+        self._arrays: list[Any] = []
+        self._placed: list[Any] = []
+
+    def __enter__(self) -> _Loan:
+        self._capture.adopt = self._adopt
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._capture.adopt = None
+        for buffer, array in zip(self.buffers, self._arrays, strict=True):
+            buffer.array = array
+
+    def take(self, buffer: Buffer) -> None:
+        """Let a buffer stand for the next input."""
+        self.buffers.append(buffer)
+        self._arrays.append(buffer.array)
+        self._capture.placeholder(buffer, self._first + len(self.buffers) - 1)
+        self._placed.append(buffer.array)
+
+    def changed(self) -> list[plan.Changed]:
+        """What the function leaves other than it was, and what it made and somebody still holds."""
+        found = [
+            plan.Changed(self._first + i, b, placed.wire)
+            for i, (b, placed) in enumerate(zip(self.buffers, self._placed, strict=True))
+            if b.array is not placed
+        ]
+        lent = {id(b) for b in self.buffers}
+        for buffer in self._capture.survivors():
+            if id(buffer) not in lent:
+                found.append(plan.Changed(self._first + len(self.buffers), buffer, 0))
+                self.buffers.append(buffer)
+                self._arrays.append(None)
+        return found
+
+    def _adopt(self, array: Any) -> Any:
+        """Find the buffer of an array that the function uses and nobody named."""
+        for holder in gc.get_referrers(array):
+            if type(holder) is Buffer and holder.array is array:
+                self.take(holder)
+                return holder.array
+        return None
+
+
+def _on_device(leaf: Any) -> Any:
+    """A batch may come from the host, as under jax.jit."""
+    is_foreign = isinstance(leaf, torch.Tensor) and leaf.device.type != "tpu"
+    return leaf.to("tpu") if is_foreign else leaf
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, tree)
