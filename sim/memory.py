@@ -79,7 +79,7 @@ class HbmAccount:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Raise nothing and keep the peak inside a `with` block, where nothing takes real memory."""
+        """Raise nothing and keep the peak inside a `with` block: nothing takes memory there."""
         enforce, peak = self.enforce, self.peak_bytes
         self.enforce = False
         try:

@@ -86,3 +86,14 @@ def test_the_end_of_the_interpreter_waits_for_what_has_begun_only() -> None:
         [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout, done.stderr) == ("first\n", "")
+
+
+def test_a_thread_that_a_daemon_starts_is_none() -> None:
+    seen: list[bool] = []
+    workers = Workers(1)
+    job = Job(lambda: seen.append(threading.current_thread().daemon))
+    starter = threading.Thread(target=lambda: workers.submit(job), daemon=True)
+    starter.start()
+    starter.join()
+    job.wait()
+    assert seen == [False]

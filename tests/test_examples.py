@@ -102,7 +102,7 @@ def test_llama_has_eight_billion_parameters() -> None:
 
 def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     loss = re.search(r"tensor\((.*?), device='tpu:0'", capsys.readouterr().out)
     assert loss

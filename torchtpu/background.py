@@ -77,7 +77,8 @@ class Workers:
             start = self._running < self.limit
             self._running += start
         if start:
-            threading.Thread(target=self._work, name="torchtpu-compile").start()
+            # Not inherited: a thread of autograd's passes for a daemon.
+            threading.Thread(target=self._work, name="torchtpu-compile", daemon=False).start()
 
     def _work(self) -> None:
         while True:

@@ -39,7 +39,7 @@ DIFFERENT = [
     "float32", Ref(1), Ref(2), (Ref(1),),
     ArrayType((), F32), ArrayType((1,), F32), views.View((1,), (1,), 0, F32),
     views.View((1,), (0,), 1, F32), CallTypes(None, None), CallTypes(F32, None),
-    CallTypes(None, (None,)), storage._full, storage._fill, views.read, jnp.sin, jnp.cos,
+    CallTypes(None, (None,)), storage._full, storage._zeros, views.read, jnp.sin, jnp.cos,
 ]  # fmt: skip
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
 from torch._inductor.output_code import OutputCode
 
-from torchtpu.cache import environment
+from torchtpu.cache import Unencodable, environment
+from torchtpu.compiler.buckets import bounds_of
 from torchtpu.errors import TpuError
 
 # Makes what runs the graph of "forward", "backward" or "inference"; the number is how many of the
@@ -78,10 +80,16 @@ class KeptGraph(OutputCode):
         return self.run(inputs)
 
     def prepare_for_serialization(self) -> None:
-        """Keep the graph as bytes; called on a copy."""
+        """Keep the graph as bytes; called on a copy. Sizes that vary are not kept."""
         from torch.fx._graph_pickler import GraphPickler, Options
 
         assert self.graph is not None
+        if bounds_of(self.graph):
+            raise BypassAOTAutogradCache("its sizes vary")
+        try:
+            environment.entries()
+        except Unencodable as reason:
+            raise BypassAOTAutogradCache(str(reason)) from reason
         for node in self.graph.graph.nodes:
             for name in ("nn_module_stack", "source_fn_stack", "example_value"):
                 node.meta.pop(name, None)

@@ -18,7 +18,7 @@ class Options:
     async_compile: bool = False  # run op by op while XLA compiles
     num_dynamic_buckets: int = 4  # sizes that a dynamic dim is rounded up to, 1 to 8
     bucket_size: int = 128  # the step between them, once powers of two reach it
-    serializable: bool = False  # keep what AOTAutograd made, for the next process
+    serializable: bool = True  # keep what AOTAutograd made, for the next process
     debug_callback: Callable[..., Any] | None = None  # gets a TpuCompileDebug per graph
     custom_module_name: str = ""  # in place of "graph" in the names of programs
 

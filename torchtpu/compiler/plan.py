@@ -11,7 +11,7 @@ import torch
 from torchtpu import views
 from torchtpu.eager import modes
 from torchtpu.eager.call import Call
-from torchtpu.eager.capture import Capture, Captured, Given, Keys, Source, capturing
+from torchtpu.eager.capture import Capture, Captured, Given, Keys, capturing
 from torchtpu.eager.view_ops import meta_view, viewed
 from torchtpu.generator import device_keys
 from torchtpu.program import Node, Program, Ref
@@ -23,7 +23,9 @@ class Plan(NamedTuple):
     """The program that a function is for one kind of inputs, and the way in and out of it."""
 
     call: Call
-    sources: tuple[Source, ...]
+    fixed: list[Any]  # the program's inputs; None for those below
+    given: tuple[tuple[int, int], ...]  # (input of the program, input of the function)
+    keys: tuple[tuple[int, Keys], ...]  # (input of the program, random keys to be drawn)
     factories: tuple[TensorFactory, ...]  # of the new tensors
     written: tuple[int, ...]  # inputs that get new contents
     results: tuple[Any, ...]
@@ -34,7 +36,7 @@ class Plan(NamedTuple):
         kept = {number: inputs[number] for number in self.kept}
         inputs.clear()
         with launch_lock:
-            arrays = [_array(source, buffers) for source in self.sources]
+            arrays = self._arrays(buffers)
             made = [Buffer(f.layout) for f in self.factories]
             written = [buffers[i] for i in self.written]
             call = self.call.unshared if any(b.shared for b in written) else self.call
@@ -47,6 +49,15 @@ class Plan(NamedTuple):
                 buffer.shared, buffer.freed = False, ""
         tensors = [make(buffer) for make, buffer in zip(self.factories, made, strict=True)]
         return [_result(r, tensors, kept) for r in self.results]
+
+    def _arrays(self, buffers: Sequence[Any]) -> list[Any]:
+        arrays = self.fixed.copy()
+        for place, number in self.given:
+            array = buffers[number].array
+            arrays[place] = array if array is not None else buffers[number].value()
+        for place, keys in self.keys:
+            arrays[place] = device_keys(keys.generator, keys.number)
+        return arrays
 
 
 class Changed(NamedTuple):
@@ -75,15 +86,6 @@ class _Fixed(NamedTuple):
     """A result that is the same in every run: a number, None, or a tensor nothing computes."""
 
     value: Any
-
-
-def _array(source: Source, buffers: Sequence[Any]) -> Any:
-    if type(source) is Given:
-        buffer = buffers[source.number]
-        return buffer.array if buffer.array is not None else buffer.value()
-    if type(source) is Keys:
-        return device_keys(source.generator, source.number)
-    return source.array  # type: ignore[union-attr]  # Constant or Number
 
 
 def _result(result: Any, tensors: Sequence[torch.Tensor], kept: dict[int, torch.Tensor]) -> Any:
@@ -155,7 +157,9 @@ def finish(
     )
     return Plan(
         call,
-        traced.sources,
+        [getattr(source, "array", None) for source in traced.sources],
+        tuple((i, s.number) for i, s in enumerate(traced.sources) if isinstance(s, Given)),
+        tuple((i, s) for i, s in enumerate(traced.sources) if isinstance(s, Keys)),
         tuple(reading.factories),
         tuple(number for number, _, _ in written),
         read,

@@ -18,7 +18,7 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.float32) if half else x
 
 
-def _scores(q: Tensor, k: Tensor, causal: bool, bias: Tensor | None, factor: float) -> Tensor:
+def _scores(q: Tensor, k: Tensor, causal: bool, bias: Tensor | None, factor: Any) -> Tensor:
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * factor  # [B, H, L, S]
     if causal:
         seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -35,8 +35,8 @@ def _weights(scores: Tensor, log_sum: Tensor) -> Tensor:
     return (scores - finite.unsqueeze(-1)).exp()
 
 
-def _factor(query: Tensor, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+def _factor(query: Tensor, scale: float | None) -> Any:
+    return query.shape[-1] ** -0.5 if scale is None else scale
 
 
 def attention(

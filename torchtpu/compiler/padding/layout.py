@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
+import torch
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min
 
 from torchtpu.errors import TpuError
@@ -48,8 +49,20 @@ def is_size(x: object) -> bool:
 
 
 def expression_of(n: Any) -> Expr:
-    """Return a number as an expression."""
-    return sympy.sympify(n)
+    """Return a number or a symbolic one as an expression; divisions that leave no rest are done."""
+    if isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        n = n.node.expr
+    return _divided(sympy.sympify(n))
+
+
+@lru_cache(maxsize=4096)
+def _divided(expression: Expr) -> Expr:
+    def quotient(a: Expr, b: Expr) -> Expr:
+        whole = sympy.cancel(a / b)
+        exact = whole.is_polynomial() and all(c.is_Integer for c in sympy.Poly(whole).coeffs())
+        return whole if exact else FloorDiv(a, b)
+
+    return expression.replace(FloorDiv, quotient)
 
 
 def product_of(factors: Iterable[Expr]) -> Expr:

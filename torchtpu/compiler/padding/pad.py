@@ -25,6 +25,7 @@ from torchtpu.compiler.padding.layout import (
     Symbol,
     Unpaddable,
     equation,
+    expression_of,
     extent,
     is_size,
     same,
@@ -110,7 +111,7 @@ class _Pass:
         for position, node in enumerate(self.placeholders):
             b.origin, true = node, node.meta.get("val")
             if not isinstance(true, torch.Tensor):
-                values.append(true.node.expr if isinstance(true, _SYMBOLIC) else true)
+                values.append(expression_of(true) if isinstance(true, _SYMBOLIC) else true)
                 continue
             try:
                 layout = self.layouts.get(position) or self.bucket.layout(true_shape(true))
@@ -174,7 +175,7 @@ class _Pass:
     def _node(self, node: Node, env: Mapping[Node, Any]) -> Any:
         true = node.meta.get("val")
         if isinstance(true, _SYMBOLIC):
-            return true.node.expr
+            return expression_of(true)
         if isinstance(true, (int, float, bool)) or op_name(node.target) in _CHECKS:
             return true
         if node.graph is self.source.graph:

@@ -142,7 +142,7 @@ def true_shape(true: Any) -> list[Expr]:
 
 def true_size(n: Any) -> Expr:
     """Return an example size as an expression."""
-    return n.node.expr if isinstance(n, torch.SymInt) else expression_of(n)
+    return expression_of(n)
 
 
 def _leaves(tree: Any) -> list[Any]:
