@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from torchtpu import config
 
@@ -31,3 +33,10 @@ def _compiles_are_counted(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
         monkeypatch.setenv("TORCH_TPU_TIER2_COMPILATION_CACHE", "disabled")  # for other processes
         monkeypatch.setattr(Executor, "_place", lambda *_: None)
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """For tests of what happens op by op: fused, the default, would join them."""
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_NEVER):
+        yield

@@ -17,6 +17,8 @@ from torchtpu.executor import Executor
 from torchtpu.program import ArrayType, Node, Program, Ref
 from torchtpu.targets import create
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 
 def _add(x: Any, amount: int) -> Any:
     return x + amount

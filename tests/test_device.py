@@ -151,6 +151,7 @@ def test_streams_and_events() -> None:
         tpu.Event().elapsed_time(end)
 
 
+@pytest.mark.usefixtures("strict")
 def test_modes() -> None:
     debug, strict = tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING, tpu.EagerMode.DEFER_NEVER
     assert tpu.eager_mode == strict

@@ -15,7 +15,7 @@ import torch
 x = torch.arange(6.0, device="tpu").reshape(2, 3)
 print(torch.tpu.get_device_name(), (x @ x.t()).sum().item())
 start, end = torch.tpu.Event(enable_timing=True), torch.tpu.Event(enable_timing=True)
-start.record(); x.exp(); end.record()
+start.record(); y = x.exp(); end.record()
 print(0 < start.elapsed_time(end) < 1)
 """
 

@@ -90,13 +90,13 @@ KNOBS: dict[str, Knob] = {
         variables=("TORCHTPU_MODE",),
         default="",
         parse=one_of("debug", "strict", "fused"),
-        doc="Eager mode at start: debug, strict (the default) or fused.",
+        doc="Eager mode at start: debug, strict or fused (the default).",
     ),
     "defer_and_fuse": Knob(
         variables=("TORCH_TPU_DEFER_AND_FUSE", "TPU_DEFER_AND_FUSE"),
-        default=False,
+        default=None,
         parse=_boolean,
-        doc="1 starts in fused mode (same as TORCHTPU_MODE=fused).",
+        doc="1 starts in fused mode, 0 in strict (same as TORCHTPU_MODE).",
     ),
     "launch_blocking": Knob(
         variables=("TORCH_TPU_LAUNCH_BLOCKING", "TPU_LAUNCH_BLOCKING"),

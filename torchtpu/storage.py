@@ -93,6 +93,8 @@ class Buffer:
         "shared",
     )
 
+    on_zeros: ClassVar[Callable[[Buffer], None] | None] = None  # is told of what was never written
+
     def __init__(self, layout: Layout, array: Any = None) -> None:
         self._allocated = 0
         self.layout = layout
@@ -134,6 +136,8 @@ class Buffer:
             if self.freed:
                 raise FreedStorageError(f"[storage] read of freed device memory: {self.freed}")
             self.array = _zeros(self.layout)
+            if Buffer.on_zeros is not None:
+                Buffer.on_zeros(self)
         return self.array
 
     def resize(self, nbytes: int) -> None:

@@ -17,6 +17,8 @@ from torchtpu.eager import ahead, modes
 from torchtpu.errors import FreedStorageError
 from torchtpu.storage import buffer_of
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 
 class Gate:
     """Holds compiles in other threads until it is opened; may make some fail."""
@@ -280,6 +282,7 @@ def test_a_training_gives_the_same_bits_with_and_without_threads(
 def _run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "TORCHTPU_TARGET": "cpu",
+        "TORCHTPU_MODE": "strict",
         "TORCHTPU_COMPILE_THREADS": "2",
         "TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled",
     }
@@ -323,6 +326,7 @@ def test_values_can_be_read_at_exit() -> None:
 FORK = """
 import os, sys, torch
 from torchtpu.errors import TpuError
+
 x = torch.ones(3).to("tpu")
 y = x.sin()
 child = os.fork()

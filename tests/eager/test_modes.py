@@ -33,6 +33,7 @@ def test_debug_and_strict_agree_bit_for_bit() -> None:
     assert _losses(DEBUG) == _losses(EagerMode.DEFER_NEVER)
 
 
+@pytest.mark.usefixtures("strict")
 def test_the_mode_is_read_assigned_and_restored() -> None:
     assert torch.tpu.eager_mode == EagerMode.DEFER_NEVER
     with torch.tpu.set_eager_mode(DEBUG):

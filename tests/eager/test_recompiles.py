@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 
 def compiled_by(run: Callable[[], object]) -> int:
     """Programs that `run` compiles."""

@@ -99,6 +99,7 @@ def test_dropout_is_the_same_forward_and_backward() -> None:
     assert not again.cpu().equal(out.cpu())
 
 
+@pytest.mark.usefixtures("strict")
 def test_one_program_and_no_gradient_kept() -> None:
     q, k, v = (t.to("tpu") for t in _inputs(length=9))
     before = torch.tpu._get_cache_stats()["num_compilations"]

@@ -163,6 +163,7 @@ def test_lists_of_several_dtypes_and_shapes() -> None:
         torch.testing.assert_close(a.cpu(), e)
 
 
+@pytest.mark.usefixtures("strict")
 def test_a_list_is_one_program() -> None:
     xs = [torch.ones(n, device="tpu") for n in range(1, 9)]
     before = torch.tpu._get_cache_stats()["num_compilations"]

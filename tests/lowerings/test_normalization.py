@@ -53,6 +53,7 @@ def test_half_has_float32_statistics(name: str) -> None:
     torch.testing.assert_close(norm(x.to("tpu"), (512,)).cpu(), expected, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.usefixtures("strict")
 def test_rms_norm_is_one_program() -> None:
 
     x, weight = torch.randn(3, 7, device="tpu"), torch.ones(7, device="tpu")

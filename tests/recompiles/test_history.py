@@ -13,6 +13,8 @@ from torchtpu import config, recompiles
 from torchtpu.program import ArrayType, Node, Program, Ref
 from torchtpu.recompiles.history import _MAX_NODES, CompileLimitError, History
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 STRICT, FUSED, DEBUG = (
     torch.tpu.EagerMode.DEFER_NEVER,
     torch.tpu.EagerMode.DEFER_AND_FUSE,

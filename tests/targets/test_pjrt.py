@@ -11,6 +11,8 @@ import torch
 from torchtpu import executor
 from torchtpu.targets import pjrt
 
+pytestmark = pytest.mark.usefixtures("strict")
+
 
 class Token:
     """Counts who waits for it."""

@@ -20,6 +20,8 @@ from torchtpu.compiler.options import Options
 from torchtpu.program import Program
 
 _numbers = count()
+
+
 for _name in ("torchtpu", "jax", "jaxlib"):  # kernels run inside frames that Dynamo looks at
     trace_rules.add(_name)
 

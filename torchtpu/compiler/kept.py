@@ -6,6 +6,8 @@ The cache is torch's own, in the user's folder for Inductor; what it keeps of ou
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
+from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 
 from torchtpu.cache import Unencodable, environment
@@ -24,6 +27,10 @@ from torchtpu.errors import TpuError
 # Makes what runs the graph of "forward", "backward" or "inference"; the number is how many of the
 # results the user gets, None for all.
 Make = Callable[[torch.fx.GraphModule, str, int | None], Callable[[list[Any]], Any]]
+
+# What the first graph would wait for: a hash of torch's sources, and a module that Dynamo reads.
+threading.Thread(target=codecache.torch_key, name="torchtpu-torch-key", daemon=False).start()
+importlib.import_module("torch.distributed.tensor.experimental")
 
 _make: Make | None = None  # for the graph that is compiled now
 

@@ -39,13 +39,14 @@ class Plan(NamedTuple):
             arrays = self._arrays(buffers)
             made = [Buffer(f.layout) for f in self.factories]
             written = [buffers[i] for i in self.written]
-            call = self.call.unshared if any(b.shared for b in written) else self.call
+            special = [b for b in written if b.shared or b.freed]
+            call = self.call.unshared if special else self.call
             try:
                 modes.current.launch_whole(call, arrays, made + written)
             except BaseException:
                 mark_lost(written)
                 raise
-            for buffer in written:
+            for buffer in special:
                 buffer.shared, buffer.freed = False, ""
         tensors = [make(buffer) for make, buffer in zip(self.factories, made, strict=True)]
         return [_result(r, tensors, kept) for r in self.results]

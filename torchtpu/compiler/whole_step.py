@@ -55,17 +55,21 @@ class WholeStep:
         self._tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
         self._optimizers = tuple(optimizers)
         self._steps: dict[Any, _Step] = {}
+        self._latest: tuple[Any, _Step | None] = None, None
         self._op_by_op = False
 
     def __call__(self, *args: Any) -> Any:
         """Run the step; arguments are trees of tensors and constants."""
         if self._op_by_op:
             return self._fn(*args)
-        leaves, tree = pytree.tree_flatten(args)
+        leaves, tree = _flattened(args)
         leaves = [_on_device(leaf) for leaf in leaves]
         buffers = [buffer_or_none(leaf) for leaf in leaves]
         key = self._key(leaves, buffers, tree)
-        step = self._steps.get(key)
+        known, step = self._latest
+        if key != known:  # comparing is quicker than hashing
+            step = self._steps.get(key)
+            self._latest = key, step
         if step is None or step.settings != self._settings():
             try:
                 step = self._capture(leaves, buffers, tree, key)
@@ -74,7 +78,7 @@ class WholeStep:
                 self._op_by_op = True
                 return self._fn(*args)
         results = step.plan.run([], [*buffers, *step.state])
-        return pytree.tree_unflatten(results, step.results)
+        return _unflattened(results, step.results)
 
     def _key(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any) -> Any:
         """Everything but numbers that the function may depend on."""
@@ -82,7 +86,8 @@ class WholeStep:
             tree,
             kind_of(leaves, buffers),
             tuple([m.training for m in self._modules]),
-            tuple([(t.untyped_storage()._tpu_buffer, t.requires_grad) for t in self._tensors]),  # type: ignore[attr-defined]
+            tuple([t.requires_grad for t in self._tensors]),
+            tuple([t.untyped_storage()._tpu_buffer for t in self._tensors]),  # type: ignore[attr-defined]
             tuple([(id(o.state), len(o.param_groups)) for o in self._optimizers]),
             torch.is_grad_enabled(),
             torch.is_autocast_enabled("tpu") and torch.get_autocast_dtype("tpu"),
@@ -104,8 +109,8 @@ class WholeStep:
                 loan.take(buffer)
             stand_ins = plan.StandIns(capture, leaves, buffers)
             with self._numbers_of_optimizers_vary(capture):
-                returned = self._fn(*pytree.tree_unflatten(stand_ins.values, tree))
-            results, result_tree = pytree.tree_flatten(_detached(returned))
+                returned = self._fn(*_unflattened(stand_ins.values, tree))
+            results, result_tree = _flattened(_detached(returned))
             del returned
             gc.collect()  # what only a cycle keeps alive is no result
             made = plan.finish(self._name, capture, stand_ins, results, loan.changed())
@@ -114,6 +119,7 @@ class WholeStep:
             if len(self._steps) >= _MAX_STEPS:
                 self._steps.clear()
             self._steps[key] = step  # else the next call sees other tensors than this one
+            self._latest = key, step
         return step
 
     @property
@@ -170,13 +176,15 @@ class _Loan:
         self._first = first
         self._arrays: list[Any] = []
         self._placed: list[Any] = []
+        self._zeros: dict[int, Buffer] = {}  # new states of an optimizer, by their arrays
 
     def __enter__(self) -> _Loan:
         self._capture.adopt = self._adopt
+        Buffer.on_zeros = lambda buffer: self._zeros.update({id(buffer.array): buffer})
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._capture.adopt = None
+        self._capture.adopt = Buffer.on_zeros = None
         for buffer, array in zip(self.buffers, self._arrays, strict=True):
             buffer.array = array
 
@@ -204,11 +212,27 @@ class _Loan:
 
     def _adopt(self, array: Any) -> Any:
         """Find the buffer of an array that the function uses and nobody named."""
-        for holder in gc.get_referrers(array):
+        known = self._zeros.get(id(array))
+        for holder in [known] if known is not None else gc.get_referrers(array):
             if type(holder) is Buffer and holder.array is array:
                 self.take(holder)
                 return holder.array
         return None
+
+
+def _flattened(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure; that of a tensor is None, and that of a tuple of n tensors is n."""
+    if isinstance(tree, torch.Tensor):
+        return [tree], None
+    if type(tree) is tuple and all(isinstance(leaf, torch.Tensor) for leaf in tree):
+        return list(tree), len(tree)
+    return pytree.tree_flatten(tree)
+
+
+def _unflattened(leaves: list[Any], tree: Any) -> Any:
+    if tree is None:
+        return leaves[0]
+    return tuple(leaves) if type(tree) is int else pytree.tree_unflatten(leaves, tree)
 
 
 def _on_device(leaf: Any) -> Any:

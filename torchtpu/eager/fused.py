@@ -5,8 +5,8 @@ seen before is recognised as it is recorded, without hashing the whole program. 
 program of the path; its outputs are the values whose buffers are still alive.
 
 Where a recording is cut depends only on the program's text: at reads of values, at the end of
-`optimizer.step()`, at the end of an outermost module called without gradients, where a long loop
-without either starts again, and at `MAX_CALLS`.
+`optimizer.step()`, where code without gradients ends, where a long loop without any of these starts
+again, and at `MAX_CALLS`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch.nn.modules import module as modules
-from torch.optim import optimizer as optimizers
-
-from torchtpu import executor
+from torchtpu import boundaries, executor
 from torchtpu.eager import blame, one_by_one
 from torchtpu.eager.joined import Wiring, join
 from torchtpu.generator import device_keys
 from torchtpu.partition import Plan, Run, partition
-from torchtpu.storage import Buffer, Deferred
+from torchtpu.storage import Buffer, Deferred, launch_lock
 
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
 MAX_CALLS = 8192  # a bound on what is held back
@@ -42,7 +38,8 @@ class Pending(Deferred):
 
     def materialize(self) -> None:
         """Run the recording that this belongs to."""
-        self.recording.flush()
+        with launch_lock:
+            self.recording.flush()
 
 
 class _State:
@@ -204,12 +201,13 @@ class Fused:
 
     def __init__(self) -> None:
         self._recording = Recording()
-        self._depth = 0
         self._hooks: list[Any] = []
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Record a prepared call."""
         recording = self._recording
+        if not self._hooks:  # at the first op: programs without the device have no hooks
+            self._hooks = boundaries.watch(self.flush)
         if recording.done or (call is recording.first and recording.length >= LOOP_CALLS):
             recording.flush()
             recording = self._recording = Recording()
@@ -226,30 +224,15 @@ class Fused:
 
     def flush(self) -> None:
         """Launch what is recorded."""
-        self._recording.flush()
+        with launch_lock:
+            self._recording.flush()
 
     def enter(self) -> None:
-        """Become the current mode: watch for the ends of steps."""
-        self._depth = 0
-        self._hooks = [
-            optimizers.register_optimizer_step_post_hook(self._stepped),
-            modules.register_module_forward_pre_hook(self._module_enters),
-            modules.register_module_forward_hook(self._module_left, always_call=True),
-        ]
+        """Become the current mode."""
 
     def leave(self) -> None:
         """Stop being the current mode, with nothing held back."""
         self.flush()
         for hook in self._hooks:
             hook.remove()
-
-    def _stepped(self, *_: Any) -> None:
-        self.flush()
-
-    def _module_enters(self, *_: Any) -> None:
-        self._depth += 1
-
-    def _module_left(self, *_: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0 and not torch.is_grad_enabled():
-            self.flush()
+        self._hooks = []

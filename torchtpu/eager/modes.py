@@ -144,14 +144,15 @@ def use(wanted: EagerMode) -> Iterator[None]:
 
 
 def from_environment() -> EagerMode:
-    """Return the mode that TORCHTPU_MODE or TORCH_TPU_LAUNCH_BLOCKING ask for."""
+    """Return the mode that TORCHTPU_MODE or torch_tpu's variables ask for; fused by default."""
     if config.get("mode"):
         return EagerMode(config.get("mode"))
     if config.get("defer_and_fuse"):
         return EagerMode.DEFER_AND_FUSE
     if config.get("launch_blocking"):
         return EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
-    return EagerMode.DEFER_NEVER
+    wanted = config.get("defer_and_fuse") is None
+    return EagerMode.DEFER_AND_FUSE if wanted else EagerMode.DEFER_NEVER
 
 
 def _raise_on_nan(name: str, results: Sequence[Any]) -> None:
