@@ -22,7 +22,12 @@ import torch
 
 SIDE = 128
 REFERENCE = "jax.jit"
-EAGER_MODES = {"strict": "DEFER_NEVER", "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING"}
+EAGER_MODES = {
+    "fused": "DEFER_AND_FUSE",
+    "strict": "DEFER_NEVER",
+    "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING",
+}
+RECORDING = "recording"  # fused mode without the programs: what the host does for each op
 
 # Values stay near 1 however long the chain is: x + 0, and x @ identity.
 OPS: dict[str, tuple[str, np.ndarray[Any, Any]]] = {
@@ -30,7 +35,7 @@ OPS: dict[str, tuple[str, np.ndarray[Any, Any]]] = {
     "mm": ("matmul", np.eye(SIDE, dtype=np.float32)),
 }
 
-Loop = Callable[[int], None]
+Loop = Callable[[int], float | None]  # may return its own seconds
 
 
 def torch_loop(op: str, device: str) -> Loop:
@@ -61,6 +66,27 @@ def eager_loop(op: str, mode: str) -> Loop:
     return in_mode
 
 
+def recording_loop(op: str) -> Loop:
+    """The chain in fused mode, 200 ops to a program; only their recording is timed."""
+    name, operand = OPS[op]
+    function = torch.add if name == "add" else torch.mm
+    y, tpu = torch.from_numpy(operand).to("tpu"), vars(torch)["tpu"]
+
+    def loop(count: int) -> float:
+        spent_s = 0.0
+        with tpu.set_eager_mode(tpu.EagerMode.DEFER_AND_FUSE):
+            for done in range(0, count, 200):
+                x = torch.ones(SIDE, SIDE, device="tpu")
+                start = time.perf_counter()
+                for _ in range(min(200, count - done)):
+                    x = function(x, y)
+                spent_s += time.perf_counter() - start
+                x[0, 0].item()
+        return spent_s
+
+    return loop
+
+
 def jax_loop(op: str) -> Loop:
     """The same chain of a jitted jax op."""
     name, operand = OPS[op]
@@ -79,19 +105,22 @@ def jax_loop(op: str) -> Loop:
 def loops(op: str, with_tpu: bool) -> dict[str, Loop]:
     """Every way to run the op, by the name that the table gives it."""
     eager = {mode: eager_loop(op, mode) for mode in EAGER_MODES} if with_tpu else {}
+    if with_tpu:
+        eager[RECORDING] = recording_loop(op)
     return eager | {REFERENCE: jax_loop(op), "torch cpu": torch_loop(op, "cpu")}
 
 
 def measure(ways: dict[str, Loop], count: int, repeats: int) -> dict[str, float]:
     """Median microseconds per op; the ways take turns, so that a busy spell meets all of them."""
     for loop in ways.values():
-        loop(10)
+        loop(count)  # in fused mode a chain of another length is another program
     times_us: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, loop in ways.items():
             start = time.perf_counter()
-            loop(count)
-            times_us[name].append((time.perf_counter() - start) * 1e6 / count)
+            own_s = loop(count)
+            took_s = time.perf_counter() - start if own_s is None else own_s
+            times_us[name].append(took_s * 1e6 / count)
     return {name: statistics.median(values) for name, values in times_us.items()}
 
 

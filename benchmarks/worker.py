@@ -62,9 +62,8 @@ class Worker:
             value = run()
         self._way.wait(value)
         start, start_cpu = time.perf_counter(), time.process_time()
-        for _ in range(count):
-            value = run()
-        self._way.wait(value)
+        values = [run() for _ in range(count)]  # fused mode computes only what somebody holds
+        self._way.wait(values[-1])
         took_s, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
         return {
             "ms": took_s * 1e3 / count,

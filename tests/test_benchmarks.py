@@ -24,7 +24,7 @@ def test_dispatch_writes_every_op_and_mode(
     monkeypatch.setattr(sys, "argv", ["dispatch.py", *arguments])
     dispatch.main()
     results = json.loads(file.read_text())
-    eager = dispatch.EAGER_MODES if DEVICE == "tpu" else {}
+    eager = [*dispatch.EAGER_MODES, dispatch.RECORDING] if DEVICE == "tpu" else []
     assert set(results) == {"add", "mm"}
     for times_us in results.values():
         assert set(times_us) == {*eager, "jax.jit", "torch cpu"}

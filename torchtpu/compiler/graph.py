@@ -18,6 +18,7 @@ from torchtpu.program import Program
 from torchtpu.tensor import from_host
 
 log = logging.getLogger("torchtpu")
+_MAX_PLANS = 256  # of one graph; sizes that never come again are forgotten
 
 
 class CompiledGraph:
@@ -53,6 +54,8 @@ class CompiledGraph:
         try:
             known = self._plans[kind]
         except KeyError:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
             known = self._plans[kind] = self._capture(moved, buffers)
             if known and self._options.async_compile:
                 self._compiling[kind] = executor.current().start(known.call.program)

@@ -5,8 +5,8 @@ seen before is recognised as it is recorded, without hashing the whole program. 
 program of the path; its outputs are the values whose buffers are still alive.
 
 Where a recording is cut depends only on the program's text: at reads of values, at the end of
-`optimizer.step()`, where code without gradients ends, where a long loop without any of these starts
-again, and at `MAX_CALLS`.
+`optimizer.step()`, where code with gradients follows a stretch without (a forward after a backward
+or an evaluation), where a long loop without any of these starts again, and at `MAX_CALLS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from torchtpu import boundaries, executor
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from torchtpu import executor
 from torchtpu.eager import blame, one_by_one
 from torchtpu.eager.joined import Wiring, join
 from torchtpu.generator import device_keys
@@ -23,6 +26,7 @@ from torchtpu.partition import Plan, Run, partition
 from torchtpu.storage import Buffer, Deferred, launch_lock
 
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
+NO_GRAD_CALLS = 8  # so many without gradients are a backward or an evaluation, not an op of a model
 MAX_CALLS = 8192  # a bound on what is held back
 
 
@@ -201,16 +205,24 @@ class Fused:
 
     def __init__(self) -> None:
         self._recording = Recording()
-        self._hooks: list[Any] = []
+        self._hook: Any = None
+        self._without_grad = 0  # calls in a row, up to now
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Record a prepared call."""
         recording = self._recording
-        if not self._hooks:  # at the first op: programs without the device have no hooks
-            self._hooks = boundaries.watch(self.flush)
+        if self._hook is None:  # at the first op, so that programs without the device have none
+            self._hook = register_optimizer_step_post_hook(lambda *_: self.flush())
         if recording.done or (call is recording.first and recording.length >= LOOP_CALLS):
             recording.flush()
             recording = self._recording = Recording()
+        if not torch.is_grad_enabled():
+            self._without_grad += 1
+        elif self._without_grad:
+            if self._without_grad >= NO_GRAD_CALLS:
+                recording.flush()
+                recording = self._recording = Recording()
+            self._without_grad = 0
         recording.add(call, arrays, targets)
 
     def launch_whole(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
@@ -233,6 +245,6 @@ class Fused:
     def leave(self) -> None:
         """Stop being the current mode, with nothing held back."""
         self.flush()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None

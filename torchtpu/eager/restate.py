@@ -37,7 +37,11 @@ def check(op: Any, arguments: Mapping[str, Any]) -> None:
         and type(dim) is int
         and not -(tensors[0].dim() or 1) <= dim < (tensors[0].dim() or 1)
     )
-    if mixed or outside or any(t.numel() == 0 for t in tensors):
+    indices = arguments.get("indices")
+    no_indices = isinstance(indices, list) and any(
+        t.is_floating_point() or t.is_complex() for t in indices if isinstance(t, torch.Tensor)
+    )
+    if mixed or outside or no_indices or any(t.numel() == 0 for t in tensors):
         error = _error_of(op, arguments)
         if error is not None:
             raise error
