@@ -187,3 +187,42 @@ def test_names_of_torch_tpu() -> None:
     assert issubclass(names.Muon, torch.optim.Optimizer)
     plus_one = torch.compile(lambda x: x + 1, backend=compile_.TpuBackend())
     assert plus_one(torch.ones(1, device="tpu")).item() == 2
+
+
+def test_an_optimizer_that_counts_on_the_host_runs_op_by_op_and_right() -> None:
+    ours, theirs = small().to("tpu"), small()
+    optimizers = [torch.optim.Adagrad(m.parameters(), lr=0.1, lr_decay=0.5) for m in (ours, theirs)]
+    trainer = SingleTraceTrainer(ours, optimizers[0], mse)
+    x, y = ramp(4, 6), ramp(4, 3)
+    with pytest.warns(UserWarning, match="runs op by op.*'step' of its state"):
+        losses = [trainer.step(x.to("tpu"), y.to("tpu")).item()]
+    losses += [trainer.step(x.to("tpu"), y.to("tpu")).item() for _ in range(4)]
+    wanted = [reference(theirs, optimizers[1], x, y) for _ in range(5)]
+    torch.testing.assert_close(losses, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_learning_rate_in_a_tensor_of_the_cpu_is_seen() -> None:
+    ours, theirs = small().to("tpu"), small()
+    rates = [torch.tensor(0.05) for _ in range(2)]
+    optimizers = [
+        torch.optim.AdamW(m.parameters(), lr=r, fused=True)
+        for m, r in zip((ours, theirs), rates, strict=True)
+    ]
+    trainer = SingleTraceTrainer(ours, optimizers[0], mse)
+    x, y = ramp(4, 6), ramp(4, 3)
+    for _ in range(4):
+        loss = trainer.step(x, y).item()
+        assert loss == pytest.approx(reference(theirs, optimizers[1], x, y), rel=1e-4)
+        for rate in rates:
+            rate.mul_(0.5)
+
+
+def test_a_step_between_forward_and_backward_is_an_error_and_not_a_wrong_gradient() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).to("tpu")
+    trainer = SingleTraceTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    x, y = ramp(4, 3).to("tpu"), ramp(4, 1).to("tpu")
+    for _ in range(2):
+        loss = mse(model(x), y)
+        trainer.step(x, y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()

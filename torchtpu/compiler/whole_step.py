@@ -23,6 +23,7 @@ from torchtpu.eager import modes
 from torchtpu.eager.capture import CannotCapture, Capture, capturing
 from torchtpu.storage import Buffer
 
+_TENSORS = slice(4, 6)  # of a key: the buffers of modules, the states of optimizers
 _MAX_STEPS = 16  # kinds of arguments whose programs are kept
 
 
@@ -78,6 +79,7 @@ class WholeStep:
                 self._op_by_op = True
                 return self._fn(*args)
         results = step.plan.run([], [*buffers, *step.state])
+        torch.autograd.graph.increment_version(self._tensors)
         return _unflattened(results, step.results)
 
     def _key(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any) -> Any:
@@ -96,28 +98,30 @@ class WholeStep:
 
     def _settings(self) -> Any:
         return [
-            [id(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"]
+            [_setting(v) for k, v in group.items() if k != "params"]
             for optimizer in self._optimizers
             for group in optimizer.param_groups
         ]
 
     def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
         modes.current.flush()
-        settings, before = self._settings(), self._state()
+        settings, before, host = self._settings(), self._state(), self._host_state()
         with self._undone_on_error(), capturing() as capture, _Loan(capture, len(leaves)) as loan:
             for buffer in before:
                 loan.take(buffer)
             stand_ins = plan.StandIns(capture, leaves, buffers)
             with self._numbers_of_optimizers_vary(capture):
                 returned = self._fn(*_unflattened(stand_ins.values, tree))
+            self._check_host(host)
             results, result_tree = _flattened(_detached(returned))
             del returned
             gc.collect()  # what only a cycle keeps alive is no result
             made = plan.finish(self._name, capture, stand_ins, results, loan.changed())
             step = _Step(made, tuple(loan.buffers), result_tree, settings)
         if [id(b) for b in self._state()] == [id(b) for b in before]:
-            if len(self._steps) >= _MAX_STEPS:
-                self._steps.clear()
+            # Steps of other tensors would keep those alive.
+            kept = {k: s for k, s in self._steps.items() if k[_TENSORS] == key[_TENSORS]}
+            self._steps = kept if len(kept) < _MAX_STEPS else {}
             self._steps[key] = step  # else the next call sees other tensors than this one
             self._latest = key, step
         return step
@@ -134,6 +138,25 @@ class WholeStep:
             tensors += [t for t in leaves if isinstance(t, torch.Tensor)]
         found = [buffer_or_none(t) for t in tensors if t is not None]
         return list({id(b): b for b in found if b is not None}.values())
+
+    def _host_state(self) -> dict[Any, Any]:
+        """What optimizers keep on the host: numbers and tensors of the CPU."""
+        return {
+            (p, name): value.clone() if isinstance(value, torch.Tensor) else value
+            for optimizer in self._optimizers
+            for p, state in optimizer.state.items()
+            for name, value in state.items()
+            if isinstance(value, (int, float)) or _is_on_cpu(value)
+        }
+
+    def _check_host(self, before: dict[Any, Any]) -> None:
+        for (p, name), value in self._host_state().items():
+            old = before.get((p, name))
+            if old is None or bool(torch.as_tensor(old != value).any()):
+                raise CannotCapture(
+                    f"[optimizer] {name!r} of its state changes on the host at each step, expected "
+                    "it on the device: pass fused=True or capturable=True if the optimizer has it"
+                )
 
     @contextmanager
     def _numbers_of_optimizers_vary(self, capture: Capture) -> Iterator[None]:
@@ -156,9 +179,14 @@ class WholeStep:
         """Put gradients and optimizer states back where the function fails."""
         grads = [t.grad for t in self._tensors]
         states = [{p: dict(s) for p, s in o.state.items()} for o in self._optimizers]
+        host = self._host_state()
         try:
             yield
         except BaseException:
+            for (p, name), value in host.items():
+                for state in (s[p] for s in states if p in s):
+                    if isinstance(value, torch.Tensor):
+                        state[name].copy_(value)
             for tensor, grad in zip(self._tensors, grads, strict=True):
                 tensor.grad = grad
             for optimizer, state in zip(self._optimizers, states, strict=True):
@@ -218,6 +246,16 @@ class _Loan:
                 self.take(holder)
                 return holder.array
         return None
+
+
+def _setting(value: Any) -> Any:
+    if _is_on_cpu(value):
+        return value.tolist()
+    return id(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
 def _flattened(tree: Any) -> tuple[list[Any], Any]:
