@@ -27,7 +27,6 @@ BARS = (
     Bar(mode="fused", other="strict", limits={"mlp": 0.7, "gpt": 0.7, "cnn": 1.0}),
     Bar(mode="fused", other="compiled", limits={"gpt": 1.15}),
     Bar(mode="strict", other="debug", limits=dict.fromkeys(ALL, 1.0)),
-    Bar(mode="compiled_step", other="jax", limits=dict.fromkeys(ALL, 1.10)),
     Bar(mode="trainer", other="jax", limits=dict.fromkeys(ALL, 1.10)),
 )
 WARM = ("fused", "compiled")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -110,8 +110,7 @@ class WholeStep:
             for buffer in before:
                 loan.take(buffer)
             stand_ins = plan.StandIns(capture, leaves, buffers)
-            with self._numbers_of_optimizers_vary(capture):
-                returned = self._fn(*_unflattened(stand_ins.values, tree))
+            returned = self._fn(*_unflattened(stand_ins.values, tree))
             self._check_host(host)
             results, result_tree = _flattened(_detached(returned))
             del returned
@@ -157,22 +156,6 @@ class WholeStep:
                     f"[optimizer] {name!r} of its state changes on the host at each step, expected "
                     "it on the device: pass fused=True or capturable=True if the optimizer has it"
                 )
-
-    @contextmanager
-    def _numbers_of_optimizers_vary(self, capture: Capture) -> Iterator[None]:
-        """A learning rate that changes is another input, and not another program."""
-
-        def vary(*_: Any) -> None:
-            capture.numbers_vary = True
-
-        def stay(*_: Any) -> None:
-            capture.numbers_vary = False
-
-        with ExitStack() as stack:
-            for optimizer in self._optimizers:
-                stack.callback(optimizer.register_step_pre_hook(vary).remove)
-                stack.callback(optimizer.register_step_post_hook(stay).remove)
-            yield
 
     @contextmanager
     def _undone_on_error(self) -> Iterator[None]:

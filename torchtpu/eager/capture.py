@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from torchtpu import executor
-from torchtpu.eager import kernel, modes
+from torchtpu.eager import modes
 from torchtpu.eager.joined import Wiring, join
 from torchtpu.errors import TpuError
 from torchtpu.program import ArrayType, Node, Program, Ref
@@ -81,13 +81,9 @@ class Traced(NamedTuple):
 
 
 class Capture:
-    """A mode in which launches become nodes; other threads than the capturing one are let through.
-
-    numbers_vary: numbers become inputs (their values may change), and not constants of the program.
-    """
+    """A mode in which launches become nodes; those of unrelated threads are let through."""
 
     def __init__(self, outer: Any) -> None:
-        self.numbers_vary = False
         self.adopt: Callable[[Any], Any] | None = None  # finds the placeholder of an array
         self._outer = outer
         self._thread = threading.get_ident()
@@ -170,21 +166,11 @@ class Capture:
             if array.capture is not self:
                 raise CannotCapture("[capture] expected a tensor of this program, got another's")
             return array.wire
-        if is_number and self.numbers_vary:
+        if is_number:  # another capture of the same text may have another value
             return self._input(type_, Number(array))
         if id(array) not in self._known:
-            wire = self._literal(array, type_) if is_number else None
-            if wire is None:
-                wire = self._input(type_, Constant(array))
-            self._known[id(array)] = array, wire
+            self._known[id(array)] = array, self._input(type_, Constant(array))
         return self._known[id(array)][1]
-
-    def _literal(self, array: Any, type_: ArrayType) -> int | None:
-        value = kernel.host_number(array)
-        if value is None:
-            return None
-        node = Node("constant", _literal, (value.tobytes(), value.dtype, value.shape), (), 1)
-        return self.add(Program((), (node,), (0,)), (), [type_])
 
     def places(self) -> dict[int, int]:
         """Return the wires of the inputs that are used, with their positions in the program."""
@@ -229,12 +215,6 @@ def _key_row(count: int, row: int) -> Program:
 
 def _row(keys: Any, row: int) -> Any:
     return keys[row]
-
-
-def _literal(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.asarray(np.frombuffer(data, dtype).reshape(shape))
 
 
 def _in_backward() -> bool:

@@ -111,23 +111,23 @@ class Recording:
 
     def add(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Record a call; its targets get Pendings."""
-        wiring = []
-        tensors = len(arrays) - call.extra_inputs
-        for position, array in enumerate(arrays):
+        wiring: list[int] = []
+        known, outside = self.known, self.arrays
+        extra = call.extra_inputs
+        for array in arrays[:-extra] if extra else arrays:
             if type(array) is Pending:
                 if array.recording is self:
                     wiring.append(array.index)
                     continue
                 array = array.result  # of a recording that was cut before this call
-            if position >= tensors:  # numbers are never told apart by value
-                self.arrays.append(array)
-                wiring.append(-len(self.arrays))
-            else:
-                number = self.known.get(id(array))
-                if number is None:
-                    self.arrays.append(array)
-                    number = self.known[id(array)] = len(self.arrays)
-                wiring.append(-number)
+            number = known.get(id(array))
+            if number is None:
+                outside.append(array)
+                number = known[id(array)] = len(outside)
+            wiring.append(-number)
+        for array in arrays[-extra:] if extra else ():  # numbers are never told apart by value
+            outside.append(array)
+            wiring.append(-len(outside))
         for position in call.program.donated:
             if wiring[position] < 0:
                 self.overwritten.add(-1 - wiring[position])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -166,6 +167,15 @@ def _tensor_list(
     values: Sequence[Any], key: list[Any], buffers: list[Buffer], numbers: list[Any]
 ) -> None:
     key.append(len(values))
+    try:  # the commonest case, quickly: tensors that are all their buffers hold
+        found = [value.untyped_storage()._tpu_buffer for value in values]
+        naturals = [buffer.natural for buffer in found]
+    except AttributeError:
+        naturals = [None]
+    if None not in naturals:
+        buffers += found
+        key += naturals
+        return
     for value in values:
         try:
             buffer = value.untyped_storage()._tpu_buffer
@@ -187,43 +197,43 @@ def _number_list(values: Any, key: list[Any], numbers: list[Any]) -> None:
     numbers.append(tuple(values))
 
 
-def _unique(buffers: list[Buffer]) -> tuple[list[Buffer], tuple[int, ...]]:
-    """Return the distinct buffers and, for each argument, which of them it is."""
+def _unique(buffers: list[Buffer]) -> tuple[list[Buffer], tuple[int, ...] | None]:
+    """Return the distinct buffers and, where some are the same, which of them each argument is."""
+    if len(set(buffers)) == len(buffers):
+        return buffers, None
     seen: dict[int, int] = {}
     pattern = tuple(seen.setdefault(id(b), len(seen)) for b in buffers)
     return list({id(b): b for b in buffers}.values()), pattern
 
 
 _numbers: dict[Any, Any] = {}
-_host_numbers: dict[int, Any] = {}  # id of a device array in _numbers -> its value
 _MAX_NUMBERS = 256  # constants of a training loop fit; schedules and bias corrections pass through
 
 
 def device_number(value: Any, dtype: Any) -> Any:
     """Return a number (or a tuple of numbers) as a device array; recent ones are kept."""
     scalar = value and value.__class__ in _SCALARS  # 0.0 is not -0.0, also inside a tuple
-    key = (value, value.__class__, dtype) if scalar else (repr(value), dtype)
+    key = (value, value.__class__, dtype) if scalar else (_spelled(value), dtype)
     found = _numbers.get(key)
     if found is None:
         if type(value) is Scalar:
             value = value.value
         if len(_numbers) >= _MAX_NUMBERS:
             _numbers.clear()
-            _host_numbers.clear()
-        host = to_dtype(value, dtype)
-        found = _numbers[key] = executor.current().target.put(host)
-        _host_numbers[id(found)] = host
+        found = _numbers[key] = executor.current().target.put(to_dtype(value, dtype))
     return found
+
+
+def _spelled(value: Any) -> bytes | str:
+    try:
+        return array("d", value).tobytes() if {*map(type, value)} == {float} else repr(value)
+    except TypeError:
+        return repr(value)
 
 
 def kept_numbers() -> list[Any]:
     """Return the device arrays of recent numbers: alive, but no tensor's memory."""
     return list(_numbers.values())
-
-
-def host_number(array: Any) -> Any:
-    """Return the value of a device array that device_number made lately; None of any other."""
-    return _host_numbers.get(id(array))
 
 
 def to_dtype(value: Any, dtype: Any) -> Any:
