@@ -97,11 +97,14 @@ class WholeStep:
         )
 
     def _settings(self) -> Any:
-        return [
-            [_setting(v) for k, v in group.items() if k != "params"]
+        found = [
+            value
             for optimizer in self._optimizers
             for group in optimizer.param_groups
+            for name, value in group.items()
+            if name != "params"
         ]
+        return [_setting(v) for v in found] if torch.Tensor in map(type, found) else found
 
     def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
         modes.current.flush()

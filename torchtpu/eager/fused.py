@@ -228,7 +228,8 @@ class Fused:
     def launch_whole(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Run a compiled graph, which is a program of its own, after what is recorded."""
         self.flush()
-        arrays = [a.result if type(a) is Pending else a for a in arrays]
+        if Pending in map(type, arrays):
+            arrays = [a.result if type(a) is Pending else a for a in arrays]
         for target, result in zip(targets, call.run(arrays), strict=True):
             target.array = result
 
