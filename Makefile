@@ -10,10 +10,10 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers bench clean
+.PHONY: help demo test check lint types layers bench bench-modes clean
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## train two digit models on device tpu, compare with torch's CPU, estimate them on a TPU
 	TORCHTPU_TARGET=cpu $(BIN)/python examples/train_digits.py --model both --compare cpu
@@ -36,6 +36,9 @@ layers: $(VENV)/.installed
 bench: $(VENV)/.installed ## time per op beside jax.jit, then resident memory over 10,000 steps
 	$(BIN)/python benchmarks/dispatch.py
 	$(BIN)/python benchmarks/memory.py
+
+bench-modes: $(VENV)/.installed ## three models in every mode beside torch's CPU and jax.jit (10 minutes)
+	$(BIN)/python benchmarks/modes.py
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
