@@ -126,13 +126,40 @@ def test_a_loop_without_steps_settles() -> None:
     assert torch.isfinite(weight).all().item()
 
 
-def test_inference_ends_with_its_module() -> None:
+def test_inference_is_held_back_until_somebody_reads_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to("tpu")
     x = torch.ones(2, 4, device="tpu")
     with torch.no_grad():
         outputs = [model(x) for _ in range(3)]
         assert compiled_by(lambda: [model(x) for _ in range(5)]) == 0
     assert torch.equal(outputs[0].cpu(), outputs[2].cpu())
+
+
+def test_an_evaluation_now_and_then_compiles_once() -> None:
+    step, model = _trainer(), nn.Linear(6, 3).to("tpu")
+    x = torch.ones(4, 6, device="tpu")
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                model(x).softmax(-1).sum()  # nobody reads it
+
+    for _ in range(2):
+        step()
+        evaluate()
+        step()
+    assert compiled_by(lambda: [(step(), evaluate(), step()) for _ in range(3)]) == 0
+
+
+def test_reading_one_scalar_of_a_long_stream_compiles_a_program_once() -> None:
+    def stream() -> float:
+        x = torch.ones(31, device="tpu")
+        for i in range(120):
+            x = (x + i).sin()
+        return x[3].item()
+
+    assert compiled_by(stream) <= 2
+    assert compiled_by(stream) == 0
 
 
 def test_numbers_that_happen_to_be_equal_change_no_program() -> None:
