@@ -5,7 +5,7 @@ Values are numbered in order: the program's inputs first, then the outputs of ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,17 +67,24 @@ class Program:
 
         values = list(inputs)
         for node in self.nodes:
-            args = [_resolve(a, values) for a in node.args]
-            kwargs = {k: _resolve(a, values) for k, a in node.kwargs}
+            args = substituted(node.args, values.__getitem__)
+            kwargs = dict(substituted(node.kwargs, values.__getitem__))
             with named_scope(node.op):
                 result = node.fn(*args, **kwargs)
             values.extend([result] if node.outputs == 1 else result)
         return [values[i] for i in self.outputs]
 
 
-def _resolve(argument: Any, values: Sequence[Any]) -> Any:
+def substituted(argument: Any, value: Callable[[int], Any]) -> Any:
+    """Return an argument with every Ref replaced by `value(its number)`."""
     if type(argument) is Ref:
-        return values[argument.index]
+        return value(argument.index)
     if type(argument) is tuple:
-        return tuple(_resolve(a, values) for a in argument)
+        return tuple(substituted(a, value) for a in argument)
     return argument
+
+
+def renumbered(node: Node, numbers: Mapping[int, int] | Sequence[int]) -> Node:
+    """Return the node on values of other numbers."""
+    args, kwargs = substituted((node.args, node.kwargs), lambda i: Ref(numbers[i]))
+    return Node(node.op, node.fn, args, kwargs, node.outputs)

@@ -129,6 +129,11 @@ def view_of(tensor: torch.Tensor) -> views.View:
     )
 
 
+def place_of(buffer: Buffer, tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what a program depends on of a tensor that may be any part of its buffer."""
+    return buffer.layout, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor object on the same storage, below autograd."""
     made: torch.Tensor = torch.ops.aten.alias.default(tensor)

@@ -51,9 +51,12 @@ class TpuBackend:
                     debug.program(which, program)
                     options.debug_callback(debug)
 
+            def compiled(graph: torch.fx.GraphModule) -> CompiledGraph:
+                return CompiledGraph(graph, f"{name}_{which}", options, told)
+
             if bounds_of(graph):
-                return DynamicGraph(graph, f"{name}_{which}", options, told, visible)
-            return CompiledGraph(graph, f"{name}_{which}", options, told)
+                return DynamicGraph(graph, compiled, options, visible)
+            return compiled(graph)
 
         with kept.making(make, keep=options.serializable):
             compiled: Callable[..., Any] = _aot(make)(module, example_inputs)

@@ -25,7 +25,6 @@ from torchtpu.compiler.padding import (
 )
 from torchtpu.compiler.padding.host import cut_host, pad_host, strided_cut, true_shape
 from torchtpu.eager.copy_ops import read
-from torchtpu.program import Program
 from torchtpu.storage import Buffer
 from torchtpu.tensor import from_host
 
@@ -46,24 +45,24 @@ _wholes: WeakKeyDictionary[Buffer, _Whole] = WeakKeyDictionary()
 class DynamicGraph:
     """Runs an FX graph whose placeholders have symbolic sizes.
 
-    visible: how many of the results the user gets (None: all); the others go to the backward
-    graph, padded as they are. Where an op has no exact form at bucket size the graph is compiled
-    for each size instead, with a warning that names the op.
+    compiled: makes a graph of fixed sizes ready to run. visible: how many of the results the user
+    gets (None: all); the others go to the backward graph, padded as they are. Where an op has no
+    exact form at bucket size the graph is compiled for each size instead, with a warning that names
+    the op.
     """
 
     def __init__(
         self,
         module: torch.fx.GraphModule,
-        name: str,
+        compiled: Callable[[torch.fx.GraphModule], CompiledGraph],
         options: Options,
-        captured: Callable[[Program], None],
         visible: int | None,
     ) -> None:
         self._boxed_call = True
         self._module = module
-        self._settings = name, options, captured
+        self._compiled = compiled
         self._visible = visible
-        self._exact = CompiledGraph(module, *self._settings)
+        self._exact = compiled(module)
         self._origins = origins(module)
         self._buckets = {
             symbol: buckets(
@@ -128,7 +127,7 @@ class DynamicGraph:
         except CannotPad as reason:
             warnings.warn(f"[torchtpu] compiled once per size: {reason}", stacklevel=2)
             return None
-        return padded, CompiledGraph(padded.module, *self._settings)
+        return padded, self._compiled(padded.module)
 
     def _results(self, padded: PaddedGraph, made: Any, sizes: TrueSizes) -> list[Any]:
         results: list[Any] = []

@@ -15,7 +15,7 @@ from torchtpu.compiler import plan
 from torchtpu.compiler.options import Options
 from torchtpu.eager.capture import CannotCapture
 from torchtpu.program import Program
-from torchtpu.tensor import from_host
+from torchtpu.tensor import from_host, place_of
 
 log = logging.getLogger("torchtpu")
 _MAX_PLANS = 256  # of one graph; sizes that never come again are forgotten
@@ -90,10 +90,7 @@ def kind_of(inputs: Sequence[Any], buffers: Sequence[Any]) -> Any:
     buffers: those of the tensors among the inputs, None for the rest.
     """
     kind = [
-        _constant(value)
-        if buffer is None
-        else buffer.natural
-        or (buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype)
+        _constant(value) if buffer is None else buffer.natural or place_of(buffer, value)
         for value, buffer in zip(inputs, buffers, strict=True)
     ]
     if len(set(map(id, buffers))) < len(buffers):

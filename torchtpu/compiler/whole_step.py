@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 from torchtpu import executor
 from torchtpu.compiler import plan
 from torchtpu.compiler.graph import buffer_or_none, kind_of
-from torchtpu.eager import modes
 from torchtpu.eager.capture import CannotCapture, Capture, capturing
 from torchtpu.storage import Buffer
 
@@ -107,9 +106,12 @@ class WholeStep:
         return [_setting(v) for v in found] if torch.Tensor in map(type, found) else found
 
     def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
-        modes.current.flush()
         settings, before, host = self._settings(), self._state(), self._host_state()
-        with self._undone_on_error(), capturing() as capture, _Loan(capture, len(leaves)) as loan:
+        with (
+            self._undone_on_error(host),
+            capturing() as capture,
+            _Loan(capture, len(leaves)) as loan,
+        ):
             for buffer in before:
                 loan.take(buffer)
             stand_ins = plan.StandIns(capture, leaves, buffers)
@@ -161,11 +163,10 @@ class WholeStep:
                 )
 
     @contextmanager
-    def _undone_on_error(self) -> Iterator[None]:
+    def _undone_on_error(self, host: dict[Any, Any]) -> Iterator[None]:
         """Put gradients and optimizer states back where the function fails."""
         grads = [t.grad for t in self._tensors]
         states = [{p: dict(s) for p, s in o.state.items()} for o in self._optimizers]
-        host = self._host_state()
         try:
             yield
         except BaseException:

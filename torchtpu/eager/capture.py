@@ -52,7 +52,7 @@ class Given(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """An input with contents of its own, the same in every run."""
+    """An input with contents of its own, the same in every run: a tensor's, or a number's."""
 
     array: Any
 
@@ -64,13 +64,7 @@ class Keys(NamedTuple):
     number: int
 
 
-class Number(NamedTuple):
-    """An input that is a number of the host; another capture of the same text may change it."""
-
-    array: Any
-
-
-Source = Given | Constant | Keys | Number
+Source = Given | Constant | Keys
 
 
 class Traced(NamedTuple):
@@ -89,7 +83,7 @@ class Capture:
         self._thread = threading.get_ident()
         self._calls: list[tuple[Program | None, Wiring]] = []  # None: a random key
         self._types: list[ArrayType] = []  # of the values
-        self._inputs: list[tuple[ArrayType, Source | torch._C.Generator | None]] = []
+        self._inputs: list[Source | torch._C.Generator | None] = []
         self._known: dict[int, tuple[Any, int]] = {}  # id of an array -> it and its wire
         self._key_counts: dict[int, int] = {}  # wire of a generator's keys -> how many
         self._targets: list[weakref.ref[Buffer]] = []
@@ -97,7 +91,7 @@ class Capture:
 
     def placeholder(self, buffer: Buffer, number: int) -> Captured:
         """Let the contents of a buffer stand for the n-th input that the caller will give."""
-        made = buffer.array = Captured(self, self._input(buffer.layout.type, Given(number)))
+        made = buffer.array = Captured(self, self._input(Given(number)))
         return made
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
@@ -107,8 +101,8 @@ class Capture:
             return
         tensors = len(arrays) - call.extra_inputs
         wiring = tuple(
-            self._wire(array, type_, is_number=position >= tensors)
-            for position, (array, type_) in enumerate(zip(arrays, call.program.inputs, strict=True))
+            self._wire(array, is_number=position >= tensors)
+            for position, array in enumerate(arrays)
         )
         first = self.add(call.program, wiring, [t.layout.type for t in targets])
         for number, target in enumerate(targets, first):
@@ -141,7 +135,7 @@ class Capture:
         """Stand for the next key of a generator, which is drawn when the program runs."""
         wire = self._generators.get(id(generator))
         if wire is None:
-            wire = self._generators[id(generator)] = self._input(_KEY, generator)
+            wire = self._generators[id(generator)] = self._input(generator)
             self._key_counts[wire] = 0
         row = self._key_counts[wire]
         self._key_counts[wire] = row + 1
@@ -155,11 +149,11 @@ class Capture:
 
     leave = enter
 
-    def _input(self, type_: ArrayType, source: Any) -> int:
-        self._inputs.append((type_, source))
+    def _input(self, source: Any) -> int:
+        self._inputs.append(source)
         return -len(self._inputs)
 
-    def _wire(self, array: Any, type_: ArrayType, *, is_number: bool) -> int:
+    def _wire(self, array: Any, *, is_number: bool) -> int:
         if not is_number and id(array) not in self._known:
             array = self._adopted(array)
         if type(array) is Captured:
@@ -167,9 +161,9 @@ class Capture:
                 raise CannotCapture("[capture] expected a tensor of this program, got another's")
             return array.wire
         if is_number:  # another capture of the same text may have another value
-            return self._input(type_, Number(array))
+            return self._input(Constant(array))
         if id(array) not in self._known:
-            self._known[id(array)] = array, self._input(type_, Constant(array))
+            self._known[id(array)] = array, self._input(Constant(array))
         return self._known[id(array)][1]
 
     def places(self) -> dict[int, int]:
@@ -199,7 +193,7 @@ class Capture:
         return Traced(whole, sources)
 
     def _source(self, wire: int) -> Source:
-        source = self._inputs[-1 - wire][1]
+        source = self._inputs[-1 - wire]
         if wire in self._key_counts:
             return Keys(source, self._key_counts[wire])  # type: ignore[arg-type]  # a generator
         return source  # type: ignore[return-value]  # a Source

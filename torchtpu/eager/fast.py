@@ -19,7 +19,7 @@ from torchtpu.eager.call import Call
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.storage import Buffer, buffer_of, launch_lock, mark_lost
-from torchtpu.tensor import new_capsule, next_address
+from torchtpu.tensor import new_capsule, next_address, place_of
 
 _NUMBERS = frozenset({int, float})
 
@@ -196,8 +196,4 @@ def _is_plain(value: Any) -> bool:
 
 
 def _signature(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    key: list[Any] = []
-    for t in tensors:
-        layout = buffer_of(t.untyped_storage()).layout
-        key += (layout, t.shape, t.stride(), t.storage_offset(), t.dtype)
-    return tuple(key)
+    return tuple(part for t in tensors for part in place_of(buffer_of(t.untyped_storage()), t))

@@ -213,16 +213,15 @@ class Fused:
         recording = self._recording
         if self._hook is None:  # at the first op, so that programs without the device have none
             self._hook = register_optimizer_step_post_hook(lambda *_: self.flush())
-        if recording.done or (call is recording.first and recording.length >= LOOP_CALLS):
+        with_grad = torch.is_grad_enabled()
+        if (
+            recording.done
+            or (call is recording.first and recording.length >= LOOP_CALLS)
+            or (with_grad and self._without_grad >= NO_GRAD_CALLS)
+        ):
             recording.flush()
             recording = self._recording = Recording()
-        if not torch.is_grad_enabled():
-            self._without_grad += 1
-        elif self._without_grad:
-            if self._without_grad >= NO_GRAD_CALLS:
-                recording.flush()
-                recording = self._recording = Recording()
-            self._without_grad = 0
+        self._without_grad = 0 if with_grad else self._without_grad + 1
         recording.add(call, arrays, targets)
 
     def launch_whole(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:

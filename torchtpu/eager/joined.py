@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from torchtpu.program import ArrayType, Node, Program, Ref
+from torchtpu.program import ArrayType, Node, Program, renumbered
 
 # Where the inputs of a call come from: a value's number, or -1 - n for the n-th input of the whole.
 Wiring = tuple[int, ...]
@@ -31,8 +30,7 @@ def join(
     for program, wiring in calls:
         numbers = [values[w] if w >= 0 else -1 - w for w in wiring]
         for node in program.nodes:
-            args, kwargs = _shifted(node.args, numbers), _shifted(node.kwargs, numbers)
-            nodes.append(Node(node.op, node.fn, args, kwargs, node.outputs))
+            nodes.append(renumbered(node, numbers))
             numbers.extend(range(count, count + node.outputs))
             count += node.outputs
         values.extend(numbers[o] for o in program.outputs)
@@ -52,11 +50,3 @@ def _input_types(calls: Iterable[tuple[Program, Wiring]]) -> list[ArrayType]:
             if wire < 0:
                 types[-1 - wire] = type_
     return [types[i] for i in range(len(types))]
-
-
-def _shifted(argument: Any, numbers: Sequence[int]) -> Any:
-    if type(argument) is Ref:
-        return Ref(numbers[argument.index])
-    if type(argument) is tuple:
-        return tuple(_shifted(a, numbers) for a in argument)
-    return argument

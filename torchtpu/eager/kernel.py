@@ -15,7 +15,7 @@ from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.errors import TpuError
 from torchtpu.storage import Buffer, launch_lock, mark_lost
-from torchtpu.tensor import is_lazy, settled
+from torchtpu.tensor import is_lazy, place_of, settled
 
 _TENSOR, _STATIC, _NUMBER = Kind.TENSOR, Kind.STATIC, Kind.NUMBER
 _TENSORS, _NUMBERS = Kind.TENSORS, Kind.NUMBERS
@@ -62,7 +62,7 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
                     if buffer.natural is not None:
                         key.append(buffer.natural)
                     else:
-                        key += _view(buffer, value)
+                        key += place_of(buffer, value)
                 elif kind == _NUMBER:
                     key.append(type(value))
                     if value is None or type(value) is bool or value in special:
@@ -158,11 +158,6 @@ def _foreign(value: Any, key: list[Any], numbers: list[Any]) -> None:
         )
 
 
-def _view(buffer: Buffer, value: torch.Tensor) -> tuple[Any, ...]:
-    """What a call depends on of a tensor that may be any part of its buffer."""
-    return buffer.layout, value.shape, value.stride(), value.storage_offset(), value.dtype
-
-
 def _tensor_list(
     values: Sequence[Any], key: list[Any], buffers: list[Buffer], numbers: list[Any]
 ) -> None:
@@ -186,7 +181,7 @@ def _tensor_list(
         if buffer.natural is not None:
             key.append(buffer.natural)
         else:
-            key += _view(buffer, value)
+            key += place_of(buffer, value)
 
 
 def _number_list(values: Any, key: list[Any], numbers: list[Any]) -> None:

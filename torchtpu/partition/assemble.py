@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from torchtpu.partition.graph import Graph, renumbered
+from torchtpu.partition.graph import Graph
 from torchtpu.partition.plan import Part, Plan
-from torchtpu.program import ArrayType, Program
+from torchtpu.program import ArrayType, Program, renumbered
 
 
 def assembled(graph: Graph, cuts: Sequence[int]) -> Plan:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from torchtpu.program import ArrayType, Node, Program, Ref
+from torchtpu.program import ArrayType, Node, Program, Ref, renumbered, substituted
 
 Known = dict[Any, tuple[int, tuple[ArrayType, ...]]]  # call on types: its number, types of outputs
 
@@ -60,21 +60,6 @@ def references(argument: Any) -> Iterator[int]:
     elif type(argument) is tuple:
         for item in argument:
             yield from references(item)
-
-
-def substituted(argument: Any, value: Callable[[int], Any]) -> Any:
-    """Return an argument with every Ref replaced by `value(its number)`."""
-    if type(argument) is Ref:
-        return value(argument.index)
-    if type(argument) is tuple:
-        return tuple(substituted(a, value) for a in argument)
-    return argument
-
-
-def renumbered(node: Node, numbers: Mapping[int, int] | Sequence[int]) -> Node:
-    """Return the node on values of other numbers."""
-    args, kwargs = substituted((node.args, node.kwargs), lambda i: Ref(numbers[i]))
-    return Node(node.op, node.fn, args, kwargs, node.outputs)
 
 
 def _output_types(node: Node, types: Sequence[ArrayType]) -> tuple[ArrayType, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torchtpu.partition.graph import references, renumbered
+from torchtpu.partition.graph import references
 from torchtpu.partition.turning import Element, Elements
-from torchtpu.program import Node, Program, Ref
+from torchtpu.program import Node, Program, Ref, renumbered
 
 _LISTS = "aten::_foreach_"
 _ONE_FOR_ALL = ("add", "div", "mul")  # their Tensor overload takes a tensor of no dims

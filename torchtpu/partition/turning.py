@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from torchtpu.partition.graph import references, renumbered
-from torchtpu.program import Node, Program, Ref
+from torchtpu.partition.graph import references
+from torchtpu.program import Node, Program, Ref, renumbered
 
 
 @dataclass(frozen=True, slots=True)
