@@ -21,7 +21,7 @@ _LAZY = {
     "register": "torchtpu.registration",
 }
 _WITHOUT_TORCH = frozenset(
-    {"autoload", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"}
+    {"autoload", "background", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"}
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -33,10 +34,9 @@ class Job(Generic[T]):
             except BaseException as error:  # raised where the result is asked for
                 self._future.set_exception(error)
 
-    def cancel(self) -> None:
-        """Do not begin it."""
-        self._future.cancel()
-        self._future.set_running_or_notify_cancel()
+    def cancel(self) -> bool:
+        """Do not begin it; False where it has begun."""
+        return self._future.cancel()
 
     def ready(self) -> bool:
         """Tell whether `take()` would not wait."""
@@ -44,7 +44,8 @@ class Job(Generic[T]):
 
     def wait(self) -> None:
         """Wait until it is done, whatever comes of it."""
-        wait([self._future])
+        with suppress(CancelledError):
+            self._future.exception()
 
     def take(self) -> T:
         """Return the result."""
@@ -64,6 +65,7 @@ class Workers:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._jobs: deque[Job[Any]] = deque()
         self._running = 0
 
@@ -80,6 +82,11 @@ class Workers:
             # Not inherited: a thread of autograd's passes for a daemon.
             threading.Thread(target=self._work, name="torchtpu-compile", daemon=False).start()
 
+    def settle(self) -> None:
+        """Wait until there is no work."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._running)
+
     def _work(self) -> None:
         while True:
             with self._lock:
@@ -88,6 +95,7 @@ class Workers:
                         self._jobs.popleft().cancel()
                 if not self._jobs:
                     self._running -= 1
+                    self._idle.notify_all()
                     return
                 job = self._jobs.popleft()
             job.run()

@@ -44,6 +44,8 @@ class Executor:
         timeless = target.clock_s() is None  # a simulated clock wants launches one by one
         self.workers = Workers(config.get("compile_threads") if timeless else 0)
         self._started: dict[Any, Job[Executable]] = {}
+        if self.workers.limit:
+            self.tiers.ahead.start(self._here, target.load)
 
     def executable(self, program: Program) -> Executable:
         """Return the compiled program; the same program text compiles once."""
@@ -91,19 +93,24 @@ class Executor:
 
     def _place(self, spelled: Entries | None) -> Key | None:
         """Return the key in the tiers outside the process; None: memory alone can keep it."""
-        identity = self.target.identity()
-        if identity is None or not self.allow_cache:
+        if self.target.identity() is None or not self.allow_cache:
             return None
         if spelled is None:
             self.cache.stats.add(unpersistable=1)
             return None
         try:
-            here = environment.entries() + environment.jax_settings()
+            return Key(spelled + self._here())
         except Unencodable as error:
             logs.cache.info("%s", error)
             self.cache.stats.add(unpersistable=1)
             return None
-        return Key(spelled + identity + here)
+
+    def _here(self) -> Entries:
+        """Return what a key says beside the program; raises Unencodable where nobody can say."""
+        identity = self.target.identity()
+        if identity is None:
+            raise Unencodable("[cache] the target keeps no executables")
+        return identity + environment.entries() + environment.jax_settings()
 
     def _codec(self, compile_: Callable[[], Executable] | None = None) -> Codec[Executable]:
         return Codec(

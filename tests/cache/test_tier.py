@@ -28,7 +28,7 @@ def tier(path: Path, limit_s: float | None = None) -> Tier:
 def test_no_store_is_no_entry_and_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
     absent = Tier("host", None)
     assert not absent.write(ENTRY)
-    assert absent.read(KEY) is None
+    assert absent.read(KEY.digest) is None
     with absent.lock(KEY, 30) as lock:
         assert lock is None
     assert not caplog.text
@@ -38,7 +38,7 @@ def test_no_store_is_no_entry_and_no_complaint(caplog: pytest.LogCaptureFixture)
 def test_entries_come_back(tmp_path: Path, limit_s: float | None) -> None:
     first = tier(tmp_path, limit_s)
     assert first.write(ENTRY)
-    assert tier(tmp_path, limit_s).read(KEY) == ENTRY
+    assert tier(tmp_path, limit_s).read(KEY.digest) == ENTRY
     with first.lock(KEY, 0) as lock:
         assert lock is not None
         assert lock.held
@@ -52,7 +52,7 @@ def test_a_bad_entry_is_removed(
     one.write(ENTRY)
     (path,) = tmp_path.glob("v1/*.exe")
     path.write_bytes(path.read_bytes()[:-1])
-    assert one.read(KEY) is None
+    assert one.read(KEY.digest) is None
     assert not path.exists()
     assert one.errors == 1
     assert "removed" in caplog.text
@@ -65,7 +65,7 @@ def test_a_directory_that_cannot_be_used_is_one_warning(
     one = tier(tmp_path / "a")
     for _ in range(3):
         assert not one.write(ENTRY)
-        assert one.read(KEY) is None
+        assert one.read(KEY.digest) is None
     assert caplog.text.count("going on without") == 1
 
 
@@ -87,7 +87,7 @@ def test_where_nothing_can_be_written_entries_are_still_read(
     assert not one.write(entry(2))
     assert len(tries) == 1
     assert not tries[0].exists()
-    assert one.read(KEY) == ENTRY
+    assert one.read(KEY.digest) == ENTRY
     assert caplog.text.count("cannot write") == 1
 
 
@@ -99,8 +99,8 @@ def test_an_entry_that_cannot_be_read_is_none(
     (path,) = tmp_path.glob("v1/*.exe")
     path.unlink()
     path.mkdir()
-    assert one.read(KEY) is None
-    assert one.read(KEY) is None
+    assert one.read(KEY.digest) is None
+    assert one.read(KEY.digest) is None
     assert caplog.text.count("cannot read") == 1
     assert one.errors == 2
 
@@ -114,8 +114,8 @@ def test_a_slow_directory_holds_nobody_up_twice(caplog: pytest.LogCaptureFixture
         raise OSError
 
     one = Tier("shared", never, 0.05)
-    assert one.read(KEY) is None
-    assert one.read(KEY) is None
+    assert one.read(KEY.digest) is None
+    assert one.read(KEY.digest) is None
     assert not one.write(ENTRY)
     assert len(calls) == 1
     assert "no answer within 0.05 s" in caplog.text
@@ -130,7 +130,7 @@ def test_a_directory_that_is_slow_again_and_again_is_given_up(
     monkeypatch.setattr(tiers, "_within", lambda _, do: do())
     one = tier(tmp_path, 10)
     one.write(ENTRY)
-    found = [one.read(KEY) for _ in range(20)]
+    found = [one.read(KEY.digest) for _ in range(20)]
     assert 10 <= found.count(ENTRY) < 15
     assert found[-1] is None
     assert "slow too often" in caplog.text

@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import time
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from torchtpu.cache.key import Entries
+from torchtpu.cache.key import Entries, Key
 
 VERSION = 1
 MAGIC = b"TTPUEX%02d" % VERSION
@@ -37,6 +38,17 @@ class Entry:
     entries: Entries
     created_s: float  # since the epoch
     payload: bytes = b""
+
+    @classmethod
+    def of(cls, key: Key, name: str, payload: bytes) -> Entry:
+        """Return a new entry of a key."""
+        return cls(
+            digest=key.digest,
+            name=name,
+            entries=key.entries,
+            created_s=time.time(),
+            payload=payload,
+        )
 
 
 def pack(entry: Entry) -> bytes:

@@ -39,21 +39,21 @@ class Tier:
         self._writable = True
         self._silent = False
 
-    def read(self, key: Key) -> Entry | None:
+    def read(self, digest: str) -> Entry | None:
         """Return a key's entry; one that is bad is removed, logged and not returned."""
         try:
-            return self._call(lambda store: store.read(key.digest))
+            return self._call(lambda store: store.read(digest))
         except BadEntry as error:
-            self.reject(key, error)
+            self.reject(digest, error)
         except OSError as error:
             self._failed("read", error)
         return None
 
-    def reject(self, key: Key, why: Exception) -> None:
+    def reject(self, digest: str, why: Exception) -> None:
         """Remove an entry that is of no use."""
         self.errors += 1
-        log.warning("[cache] %s: removed the entry %s: %s", self.name, key.digest, why)
-        self._call(lambda store: store.discard(key.digest))
+        log.warning("[cache] %s: removed the entry %s: %s", self.name, digest, why)
+        self._call(lambda store: store.discard(digest))
 
     def write(self, entry: Entry) -> bool:
         """Keep an entry; False where that does not work."""

@@ -16,6 +16,7 @@ from torchtpu.cache.directory import log
 from torchtpu.cache.entry import Entry
 from torchtpu.cache.key import Key
 from torchtpu.cache.memory import ProgramCache
+from torchtpu.cache.readahead import Readahead
 from torchtpu.cache.store import Store
 from torchtpu.cache.tier import Tier
 
@@ -42,17 +43,18 @@ class Tiers:
     ) -> None:
         self.host = host
         self.shared = shared
+        self.ahead: Readahead[Any] = Readahead(host)
         self._memory = memory
         self._wait_s = wait_s
 
     def find(self, key: Key, codec: Codec[T]) -> T | None:
         """Return the executable of a key where a tier has it, else None."""
-        found = self._load(self.host, key, codec)
+        found = self._from_host(key, codec)
         return found if found is not None else self._load(self.shared, key, codec)
 
     def get(self, key: Key, name: str, codec: Codec[T]) -> T:
         """Return the executable of a key: loaded, or compiled and kept."""
-        found = self._load(self.host, key, codec)
+        found = self._from_host(key, codec)
         if found is not None:
             return found
         entry = None
@@ -68,15 +70,25 @@ class Tiers:
             self.shared.write(entry)
         return found
 
+    def _from_host(self, key: Key, codec: Codec[T]) -> T | None:
+        start = time.perf_counter()
+        found: T | None = self.ahead.take(key.digest)
+        if found is None:
+            return self._load(self.host, key, codec)
+        seconds = time.perf_counter() - start
+        log.info("[cache] loaded ahead: %s after %.1f ms", key.digest, 1e3 * seconds)
+        self._memory.stats.add(host_hits=1, load_s=seconds)
+        return found
+
     def _load(self, tier: Tier, key: Key, codec: Codec[T]) -> T | None:
         start = time.perf_counter()
-        entry = tier.read(key)
+        entry = tier.read(key.digest)
         if entry is None:
             return None
         try:
             loaded = codec.load(entry.payload)
         except Exception as error:  # whatever the target's library says of its own bytes
-            tier.reject(key, error)
+            tier.reject(key.digest, error)
             return None
         seconds = time.perf_counter() - start
         log.info("[cache] %s: loaded %s in %.1f ms", tier.name, entry.name, 1e3 * seconds)
@@ -98,32 +110,26 @@ class Tiers:
         if payload is None:
             self._memory.stats.add(unpersistable=1)
             return None
-        created_s = time.time()
-        return Entry(
-            digest=key.digest, name=name, entries=key.entries, created_s=created_s, payload=payload
-        )
+        return Entry.of(key, name, payload)
 
 
 def configured(memory: ProgramCache[Any]) -> Tiers:
     """Return the tiers of the settings."""
-    return Tiers(
-        memory, Tier("host cache", _host()), Tier("shared cache", _shared(), SHARED_LIMIT_S)
-    )
+    return Tiers(memory, host(), Tier("shared cache", _shared(), SHARED_LIMIT_S))
 
 
-def _host() -> Callable[[], Store] | None:
+def host() -> Tier:
+    """Return the host's tier of the settings."""
     name, chosen, bound_bytes = (
         config.get(knob) for knob in ("cache_name", "cache_dir", "cache_bytes")
     )
-    if name == "disabled":
-        return None
 
     def open_store() -> Store:
         root = host_directory(chosen)
         directory.prepare(root, shared=False)
         return Store(root / name, bound_bytes=bound_bytes)
 
-    return open_store
+    return Tier("host cache", None if name == "disabled" else open_store)
 
 
 def _shared() -> Callable[[], Store] | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +16,10 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
-from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 
-from torchtpu.cache import Unencodable, environment
+from torchtpu.cache import Unencodable, environment, tiers
+from torchtpu.compiler import torch_sources
 from torchtpu.compiler.buckets import bounds_of
 from torchtpu.errors import TpuError
 
@@ -29,7 +28,7 @@ from torchtpu.errors import TpuError
 Make = Callable[[torch.fx.GraphModule, str, int | None], Callable[[list[Any]], Any]]
 
 # What the first graph would wait for: a hash of torch's sources, and a module that Dynamo reads.
-threading.Thread(target=codecache.torch_key, name="torchtpu-torch-key", daemon=False).start()
+torch_sources.prefetch(tiers.host())
 importlib.import_module("torch.distributed.tensor.experimental")
 
 _make: Make | None = None  # for the graph that is compiled now
