@@ -11,7 +11,7 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from torchtpu.compiler import kept
+from torchtpu.compiler import changing_numbers, kept
 from torchtpu.compiler.buckets import bounds_of
 from torchtpu.compiler.debug import TpuCompileDebug
 from torchtpu.compiler.dynamic import DynamicGraph
@@ -68,6 +68,7 @@ def _aot(make: kept.Make) -> Any:
         fw_compiler=kept.compiler("forward", make),
         bw_compiler=kept.compiler("backward", make),
         inference_compiler=kept.compiler("inference", make),
+        decompositions=changing_numbers.decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
