@@ -1,9 +1,10 @@
-"""Runs an op's samples from torch's own OpInfo database on cpu and tpu and compares the results."""
+"""Runs an op's samples from torch's own OpInfo database on two devices and compares the results."""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,67 +18,144 @@ with warnings.catch_warnings():
 
 TOLERANCES = {
     torch.float64: 1e-7,
+    torch.complex128: 1e-7,
     torch.float32: 1e-4,
     torch.complex64: 1e-4,
     torch.float16: 5e-3,
     torch.bfloat16: 2e-2,
 }
+Call = Callable[..., Any]
+
+# Their bits differ between devices; tests/ops/test_distributions.py looks at them.
+_RANDOM = re.compile(
+    r"(bernoulli|cauchy|exponential|geometric|log_normal|normal|multinomial|rand|uniform|empty"
+    r"|new_empty|svd_lowrank|pca_lowrank|nn\.functional\.(\w*dropout\d?d?|rrelu"
+    r"|fractional_max_pool|multi_head_attention_forward)"
+    r"|torch\.ops\.aten\._(efficient|flash)_attention_forward)"
+)
 _BY_NAME: dict[str, list[Any]] = {}
 for _op in op_db:
     _BY_NAME.setdefault(_op.full_name, []).append(_op)
 
 
+def _directly(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+class Rejected(Exception):
+    """A sample that torch's own CPU device does not run."""
+
+
+def names() -> list[str]:
+    """Return the names of all OpInfos ("add", "nn.functional.gelu", "div.floor_rounding")."""
+    return list(_BY_NAME)
+
+
+def is_random(name: str) -> bool:
+    """Tell whether an OpInfo's results are drawn, or are memory that nobody wrote."""
+    return _RANDOM.match(name) is not None
+
+
 def check(
     name: str,
     dtype: torch.dtype = torch.float32,
-    max_samples: int = 3,
+    max_samples: int | None = 3,
     backward: bool = True,
     tolerance: float | None = None,
 ) -> int:
-    """Compare an OpInfo ("add", "nn.functional.gelu", "div.floor_rounding") on both devices.
+    """Compare an OpInfo on both devices.
 
     Samples that torch's own CPU device rejects are passed over. Returns how many were compared;
     raises AssertionError at the first difference, ValueError for an unknown name.
     """
-    if name not in _BY_NAME:
-        close = [n for n in _BY_NAME if name in n][:8]
-        raise ValueError(f"[opinfo] expected an OpInfo's name, got {name!r}; did you mean {close}?")
     compared = 0
-    for op in _BY_NAME[name]:
-        if dtype not in op.dtypes:
+    for trial in trials(name, dtype, max_samples, backward=backward, tolerance=tolerance):
+        try:
+            trial()
+        except Rejected:
             continue
-        grad = backward and op.supports_autograd and dtype in op.backward_dtypes
-        for number, sample in enumerate(_samples(op, dtype, grad, max_samples)):
-            arguments = (sample.input, sample.args, sample.kwargs)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    expected = _run(op, arguments, "cpu", grad)
-            except (RuntimeError, NotImplementedError, IndexError, ValueError):
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's own; the device's stay errors
-                warnings.filterwarnings("error", message=r"\[torchtpu\]")
-                actual = _run(op, arguments, "tpu", grad)
-            _compare(actual, expected, dtype, f"{name} {dtype} sample {number}", tolerance)
-            compared += 1
+        compared += 1
     return compared
 
 
-def _samples(op: Any, dtype: torch.dtype, grad: bool, count: int) -> Iterator[Any]:
+def trials(
+    name: str,
+    dtype: torch.dtype,
+    max_samples: int | None = None,
+    *,
+    backward: bool = True,
+    tolerance: float | None = None,
+    actual: Call = _directly,
+    expected: Call = _directly,
+    on: tuple[str, str] = ("tpu", "cpu"),
+) -> Iterator[Callable[[], None]]:
+    """Yield a function per sample that compares it on two devices, called in two ways.
+
+    It raises Rejected where the second refuses, AssertionError where they differ.
+    """
+    chosen = _compare_types if is_random(name) and on[0] != on[1] else _compare
+    both = zip(
+        runs(name, dtype, max_samples, backward=backward, device=on[0], call=actual),
+        runs(name, dtype, max_samples, backward=backward, device=on[1], call=expected),
+        strict=True,
+    )
+    for number, (got, wanted) in enumerate(both):
+        where = f"{name} {dtype} sample {number}"
+        compare = partial(chosen, dtype=dtype, where=where, tolerance=tolerance)
+        yield partial(_trial, got, wanted, compare=compare)
+
+
+def runs(
+    name: str,
+    dtype: torch.dtype,
+    max_samples: int | None = None,
+    *,
+    backward: bool = True,
+    device: str = "tpu",
+    call: Call = _directly,
+) -> Iterator[Callable[[], Any]]:
+    """Yield a function per sample that runs it on a device; results and gradients come back."""
+    if name not in _BY_NAME:
+        close = [n for n in _BY_NAME if name in n][:8]
+        raise ValueError(f"[opinfo] expected an OpInfo's name, got {name!r}; did you mean {close}?")
+    for op in _BY_NAME[name]:
+        if dtype in op.dtypes:
+            inexact = dtype.is_floating_point or dtype.is_complex
+            grad = inexact and backward and op.supports_autograd and dtype in op.backward_dtypes
+            for sample in _samples(op, dtype, grad, max_samples):
+                yield partial(_run, partial(call, op), sample=sample, device=device, grad=grad)
+
+
+def _trial(actual: Call, expected: Call, *, compare: Call) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            wanted = expected()
+        except (RuntimeError, NotImplementedError, IndexError, ValueError) as error:
+            raise Rejected(str(error)) from error
+        warnings.filterwarnings("error", message=r"\[torchtpu\]")  # torch's own stay ignored
+        got = actual()
+    compare(got, wanted)
+
+
+def _samples(op: Any, dtype: torch.dtype, grad: bool, count: int | None) -> Iterator[Any]:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield from islice(op.sample_inputs("cpu", dtype, requires_grad=grad), count)
 
 
-def _run(op: Any, arguments: Any, device: str, grad: bool) -> tuple[list[Any], list[Any]]:
+def _run(call: Call, *, sample: Any, device: str, grad: bool) -> tuple[list[Any], list[Any]]:
+    arguments = (sample.input, sample.args, sample.kwargs)
     inputs, args, kwargs = tree_map(lambda v: _copied(v, device, grad), arguments)
-    results = _tensors(op(inputs, *args, **kwargs))
+    torch.manual_seed(1)
+    made = call(inputs, *args, **kwargs)
+    results = _tensors(made)
     if not grad:
         return results, []
     wanted = [t for t in _tensors((inputs, args, kwargs)) if t.requires_grad]
-    differentiable = [r for r in results if r.requires_grad]
+    outputs = _tensors(sample.output_process_fn_grad(made))
+    differentiable = [r for r in outputs if r.requires_grad]
     if not wanted or not differentiable:
         return results, []
     seeds = [_seed(r) for r in differentiable]
@@ -105,20 +183,40 @@ def _tensors(values: Any) -> list[torch.Tensor]:
     return [v for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
 
 
+def _pairs(actual: Any, expected: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    for kind, got, wanted in zip(("output", "gradient"), actual, expected, strict=True):
+        assert len(got) == len(wanted), f"{where}: {len(got)} {kind}s, expected {len(wanted)}"
+        for index, (a, e) in enumerate(zip(got, wanted, strict=True)):
+            yield f"{where} {kind} {index}", a, e
+
+
 def _compare(
     actual: Any, expected: Any, dtype: torch.dtype, where: str, tolerance: float | None
 ) -> None:
     tolerance = TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
-    for kind, got, wanted in zip(("output", "gradient"), actual, expected, strict=True):
-        assert len(got) == len(wanted), f"{where}: {len(got)} {kind}s, expected {len(wanted)}"
-        for index, (a, e) in enumerate(zip(got, wanted, strict=True)):
-            inexact = e.is_floating_point() or e.is_complex()
-            torch.testing.assert_close(
-                a.detach().cpu().resolve_conj().resolve_neg(),
-                e.detach().resolve_conj().resolve_neg(),
-                rtol=tolerance if inexact else 0,
-                atol=tolerance if inexact else 0,
-                equal_nan=True,
-                check_stride=False,
-                msg=partial("{}, {} {}: {}".format, where, kind, index),
-            )
+    for what, a, e in _pairs(actual, expected, where):
+        inexact = e.is_floating_point() or e.is_complex()
+        torch.testing.assert_close(
+            _plain(a),
+            _plain(e),
+            rtol=tolerance if inexact else 0,
+            atol=tolerance if inexact else 0,
+            equal_nan=True,
+            check_stride=False,
+            msg=partial("{}: {}".format, what),
+        )
+
+
+def _compare_types(
+    actual: Any, expected: Any, dtype: torch.dtype, where: str, tolerance: float | None
+) -> None:
+    for what, a, e in _pairs(actual, expected, where):
+        assert (a.shape, a.dtype, a.layout) == (e.shape, e.dtype, e.layout), what
+        _plain(a)
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    """The values on the host, dense."""
+    value = value.detach()
+    value = value if value.layout == torch.strided else value.to_dense()
+    return value.cpu().resolve_conj().resolve_neg()

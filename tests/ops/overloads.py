@@ -1,0 +1,261 @@
+"""Single overloads on the device, called with what OpInfo's samples call them with on the CPU.
+
+python -m tests.ops.overloads [--list cuda|core]
+
+Prints three numbers over a list of overloads: registered (a kernel for the device, or torch's own
+composition), executed (every call ran, nothing on the CPU), matched (and gave the CPU's results).
+An in-place or out= overload is called with what its functional form was called with. What no
+sample reaches has calls in samples.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tests.lowerings import opinfo
+from tests.ops import samples
+from torchtpu.eager.dispatch import full_name
+from torchtpu.eager.schema import overload, variants
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
+_LISTS = Path(__file__).parent
+_SAMPLES = 6  # of each OpInfo and dtype, from which calls are taken
+_KEYS = (
+    "PrivateUse1",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+_FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})  # no arguments of an out= form
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Arguments on the CPU; `reference` is called in the overload's place there."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    reference: Callable[..., Any] | None = None
+    random: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Name of the first tensor's dtype; "" where there is none."""
+        found = [t.dtype for t in tree_leaves((self.args, self.kwargs)) if _is_tensor(t)]
+        return str(found[0]).removeprefix("torch.") if found else ""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of an overload's calls."""
+
+    name: str
+    registered: bool
+    calls: int = 0
+    executed: int = 0
+    matched: Counter[str] = field(default_factory=Counter)  # by dtype
+    error: str = ""
+
+    @property
+    def is_executed(self) -> bool:
+        """Every call ran."""
+        return 0 < self.calls == self.executed
+
+    @property
+    def is_matched(self) -> bool:
+        """Every call gave what the CPU gives."""
+        return 0 < self.calls == self.matched.total()
+
+
+def names(which: str) -> list[str]:
+    """Return the overloads of a list: "cuda" (those with a CUDA kernel in torch), "core"."""
+    lines = (_LISTS / f"{which}_overloads.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps copies of the first calls of each overload, as they come out of autograd."""
+
+    def __init__(self, calls: dict[str, list[Call]], limit: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._calls, self._limit = calls, limit
+        self.random = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kept = self._calls[full_name(func)]
+        if len(kept) < self._limit:
+            args_, kwargs_ = tree_map(_copy, (args, kwargs or {}))
+            kept.append(Call(args=args_, kwargs=kwargs_, random=self.random))
+        return func(*args, **(kwargs or {}))
+
+
+@cache
+def recorded(limit: int = 2) -> dict[str, list[Call]]:
+    """Return calls by overload, at most `limit` of a dtype."""
+    all_calls: dict[str, list[Call]] = defaultdict(list)
+    for dtype in DTYPES:
+        calls: dict[str, list[Call]] = defaultdict(list)
+        with _Recorder(calls, limit) as recorder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in opinfo.names():
+                recorder.random = opinfo.is_random(name)
+                for run in opinfo.runs(name, dtype, _SAMPLES, device="cpu"):
+                    with suppress(Exception):  # what the CPU refuses
+                        run()
+        for name, found in calls.items():
+            all_calls[name] += found
+    return all_calls
+
+
+@cache
+def functional_forms() -> dict[str, str]:
+    """Return the functional overload of each in-place and out= one that has one."""
+    forms: dict[str, str] = {}
+    for name in names("cuda"):
+        with suppress(AttributeError):
+            for variant in itertools.chain(*variants(overload(name))):
+                forms.setdefault(full_name(variant), name)
+    return forms
+
+
+def calls_of(name: str) -> list[Call]:
+    """Return calls of an overload: recorded, derived from its functional form's, or hand-made."""
+    found = samples.calls(name) + recorded().get(name, [])
+    if found:
+        return found
+    return list(_derived(name, recorded().get(functional_forms().get(name, ""), [])))
+
+
+def _derived(name: str, calls: Iterable[Call]) -> Iterator[Call]:
+    """Yield calls of an in-place or out= overload, where its functional form's can be such."""
+    op = overload(name)
+    outs = [a.name for a in op._schema.arguments if a.is_out]
+    functional = overload(functional_forms()[name]) if outs else None
+    for call in calls:
+        kwargs = call.kwargs
+        if functional is not None:
+            made = tree_map(_copy, (call.args, call.kwargs))
+            results = functional(*made[0], **made[1])
+            results = (results,) if _is_tensor(results) else tuple(results)
+            kwargs = {n: v for n, v in kwargs.items() if n not in _FACTORY}
+            kwargs |= {n: torch.empty_like(r) for n, r in zip(outs, results, strict=True)}
+        yield replace(call, kwargs=kwargs)
+
+
+def outcome(name: str, calls: Sequence[Call]) -> Outcome:
+    """Call an overload on both devices and compare results and what was written."""
+    made = Outcome(name=name, registered=_is_registered(name))
+    op = overload(name)
+    for call in calls:
+        try:
+            expected = _run(call.reference or op, call, "cpu")
+        except Exception:  # refused by the CPU: no sample
+            continue
+        made.calls += 1
+        try:
+            actual = _run(op, call, "tpu")
+            made.executed += 1
+            if not call.random:
+                _compare(actual, expected)
+            made.matched[call.dtype] += 1
+        except Exception as error:
+            made.error = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return made
+
+
+def _run(fn: Any, call: Call, device: str) -> list[Any]:
+    args, kwargs = tree_map(lambda v: _to(v, device), (call.args, call.kwargs))
+    torch.manual_seed(0)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = fn(*args, **kwargs)
+    return [_plain(v) for v in tree_leaves((results, args, kwargs)) if not _is_device(v)]
+
+
+def _compare(actual: list[Any], expected: list[Any]) -> None:
+    assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+    for a, e in zip(actual, expected, strict=True):
+        if not _is_tensor(e):
+            assert a == e or a != a, f"{a}, expected {e}"
+            continue
+        tolerance = opinfo.TOLERANCES.get(e.dtype, 0.0)
+        torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _is_registered(name: str) -> bool:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has(name, key) for key in _KEYS)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, (torch.device, torch.Generator))
+
+
+def _copy(value: Any) -> Any:
+    """A tensor with strides and offset of its own; everything else as it is."""
+    if not _is_tensor(value):
+        return value
+    return value.detach().clone(memory_format=torch.preserve_format)
+
+
+def _to(value: Any, device: str) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device(device)
+    return _copy(value).to(device) if _is_tensor(value) else value
+
+
+def _plain(value: Any) -> Any:
+    if not _is_tensor(value):
+        return value
+    value = value if value.layout == torch.strided else value.to_dense()
+    return value.cpu().resolve_conj().resolve_neg()
+
+
+def outcomes(which: str) -> Iterator[Outcome]:
+    """Yield what becomes of each overload of a list."""
+    for name in names(which):
+        yield outcome(name, calls_of(name))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ops.overloads", description=__doc__)
+    parser.add_argument("--list", default="cuda", choices=("cuda", "core"))
+    given = parser.parse_args(arguments)
+    found = list(outcomes(given.list))
+    for one in found:
+        if not one.is_matched:
+            state = "no kernel" if not one.registered else one.error or "no sample"
+            print(f"{one.name}: {state}")
+    registered, executed, matched = (
+        sum(numbers)
+        for numbers in zip(
+            *((o.registered, o.is_executed, o.is_matched) for o in found), strict=True
+        )
+    )
+    print(f"of {len(found)}: {registered} registered, {executed} executed, {matched} matched")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""Every OpInfo on the device: beside torch's CPU in strict mode, beside strict mode in the others.
+
+python -m tests.ops.sweep --dtype float32 --mode strict --json results.jsonl
+
+Prints what is not wholly right and a table; exits with 1 where exceptions.toml does not say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.lowerings import opinfo
+
+MODES = ("strict", "debug", "fused", "compiled")
+DTYPES = ("float32", "bfloat16", "int64", "bool", "float64", "complex64")
+_EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
+_PATIENCE_S = 300.0  # for one OpInfo
+Job = tuple[str, str, str]  # OpInfo, dtype, mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A row of exceptions.toml."""
+
+    op: str
+    dtype: str
+    reason: str
+    date: str
+    mode: str = "strict"
+    tolerance: float | None = None
+    fails: bool = False  # and has to: one that passes is an error
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What became of an OpInfo's samples."""
+
+    op: str
+    dtype: str
+    mode: str
+    samples: int = 0  # that the CPU runs
+    passed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """Return "pass", "partial", "fail", or "none" where there was nothing to compare."""
+        if self.samples == self.passed:
+            return "pass" if self.samples else "none"
+        return "partial" if self.passed else "fail"
+
+
+@cache
+def deviations() -> dict[tuple[str, str, str], Deviation]:
+    """Return the rows of exceptions.toml by (op, dtype, mode)."""
+    rows = tomllib.loads(_EXCEPTIONS.read_text()).get("exception", [])
+    known = {(row["op"], row["dtype"], row.get("mode", "strict")): Deviation(**row) for row in rows}
+    assert len(known) == len(rows), "exceptions.toml has a row twice"
+    return known
+
+
+def sweep(name: str, dtype: str, mode: str = "strict", max_samples: int | None = None) -> Result:
+    """Compare an OpInfo's samples: strict mode with the CPU, any other with strict mode."""
+    result = Result(op=name, dtype=dtype, mode=mode)
+    start = time.perf_counter()
+    known = deviations().get((name, dtype, mode))
+    settings: dict[str, Any] = {"tolerance": known.tolerance if known else None}
+    if mode != "strict":
+        settings |= {"on": ("tpu", "tpu"), "actual": _CALLS[mode], "expected": _strictly}
+    if mode == "debug":
+        settings["tolerance"] = 0.0
+    for trial in opinfo.trials(name, getattr(torch, dtype), max_samples, **settings):
+        try:
+            trial()
+        except opinfo.Rejected:
+            continue
+        except Exception as error:
+            first = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            result.errors[first] += 1
+        else:
+            result.passed += 1
+        result.samples += 1
+    torch._dynamo.reset()
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def verdict(result: Result) -> str:
+    """Return what is wrong with a result; empty where it is as exceptions.toml says, or passes."""
+    known = deviations().get((result.op, result.dtype, result.mode))
+    is_wrong = result.status in ("partial", "fail")
+    if known is not None and known.fails:
+        return (
+            ""
+            if is_wrong or result.status == "none"
+            else "passes, but exceptions.toml says it fails"
+        )
+    return "; ".join(f"{n} x {text}" for text, n in result.errors.items()) if is_wrong else ""
+
+
+def _strictly(op: Any, *args: Any, **kwargs: Any) -> Any:
+    with _eager(torch.tpu.EagerMode.DEFER_NEVER):
+        return op(*args, **kwargs)
+
+
+def _blocking(op: Any, *args: Any, **kwargs: Any) -> Any:
+    with _eager(torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
+        return op(*args, **kwargs)
+
+
+def _fused(op: Any, *args: Any, **kwargs: Any) -> Any:
+    with _eager(torch.tpu.EagerMode.DEFER_AND_FUSE):
+        return op(*args, **kwargs)
+
+
+def _compiled(op: Any, *args: Any, **kwargs: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(lambda: op(*args, **kwargs), backend="tpu", dynamic=False)()
+
+
+_CALLS = {"debug": _blocking, "fused": _fused, "compiled": _compiled}
+
+
+@contextmanager
+def _eager(mode: Any) -> Iterator[None]:
+    with torch.tpu.set_eager_mode(mode):
+        yield
+
+
+def twentieth(names: Sequence[str], part: int) -> list[str]:
+    """Return one of twenty parts of the names."""
+    return [name for n, name in enumerate(names) if n % 20 == part % 20]
+
+
+class Worker:
+    """A process that does one job after the other; a new one where it dies or takes too long."""
+
+    def __init__(self, max_samples: int | None) -> None:
+        self._command = [sys.executable, "-m", "tests.ops.sweep", "--worker"]
+        self._command += [] if max_samples is None else ["--samples", str(max_samples)]
+        self._process: subprocess.Popen[str] | None = None
+
+    def do(self, job: Job) -> Result:
+        """Return what became of a job."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        if select.select([self._process.stdout], [], [], _PATIENCE_S)[0]:
+            line = self._process.stdout.readline()
+            if line:
+                found = json.loads(line)
+                return Result(**{**found, "errors": Counter(found["errors"])})
+            why = f"the process ended with {self._process.wait()}"
+        else:
+            why = f"it took more than {_PATIENCE_S:.0f} s"
+        self.end()
+        op, dtype, mode = job
+        return Result(op=op, dtype=dtype, mode=mode, samples=1, errors=Counter([why]))
+
+    def end(self) -> None:
+        """End the process, at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def sweep_all(jobs: Sequence[Job], processes: int, max_samples: int | None) -> Iterator[Result]:
+    """Yield results as they come, from processes that a crash cannot take along."""
+    waiting = iter(jobs)
+    lock = threading.Lock()
+    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+
+    def work() -> None:
+        worker = Worker(max_samples)
+        try:
+            while True:
+                with lock:
+                    job = next(waiting, None)
+                if job is None:
+                    return
+                results.put(worker.do(job))
+        finally:
+            worker.end()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(processes)]
+    for thread in threads:
+        thread.start()
+    for _ in jobs:
+        yield results.get()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ops.sweep", description=__doc__)
+    parser.add_argument("--dtype", nargs="+", default=["float32"], metavar="DTYPE")
+    parser.add_argument("--mode", nargs="+", default=["strict"], choices=MODES)
+    parser.add_argument("--ops", default=".*", help="regular expression of the whole name")
+    parser.add_argument("--samples", type=int, help="of each op at most; default: all")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="file for one result per line")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.worker:
+        return _serve(given.samples)
+    names = [n for n in opinfo.names() if re.fullmatch(given.ops, n)]
+    jobs = [(n, d, m) for m in given.mode for d in given.dtype for n in names]
+    results = []
+    with given.json.open("w") if given.json else nullcontext() as file:
+        for result in sweep_all(jobs, given.processes, given.samples):
+            results.append(result)
+            wrong = verdict(result)
+            if wrong:
+                where = f"{result.op} {result.dtype} {result.mode}"
+                print(f"{where} {result.passed}/{result.samples}: {wrong}")
+            if file:
+                file.write(json.dumps(asdict(result)) + "\n")
+    print(_table(results))
+    return int(any(verdict(r) for r in results))
+
+
+def _serve(max_samples: int | None) -> int:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what ops print is no answer
+    for line in sys.stdin:
+        op, dtype, mode = json.loads(line)
+        result = sweep(op, dtype, mode, max_samples)
+        answers.write(json.dumps(asdict(result)) + "\n")
+        answers.flush()
+    return 0
+
+
+def _table(results: Sequence[Result]) -> str:
+    lines = [f"{'mode':9} {'dtype':10} {'right':>6} {'of':>5} {'samples':>8} {'seconds':>8}"]
+    for mode, dtype in dict.fromkeys((r.mode, r.dtype) for r in results):
+        rows = [r for r in results if (r.mode, r.dtype) == (mode, dtype) and r.status != "none"]
+        right = sum(r.status == "pass" for r in rows)
+        samples, seconds = sum(r.samples for r in rows), sum(r.seconds for r in rows)
+        lines.append(f"{mode:9} {dtype:10} {right:6} {len(rows):5} {samples:8} {seconds:8.0f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
