@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers bench bench-modes clean
+.PHONY: help demo test check lint types layers bench bench-modes sweep clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ demo: $(VENV)/.installed ## train two digit models on device tpu, compare with t
 	$(BIN)/torchtpu-perf estimate examples/train_digits.py --chip $(CHIP)
 
 test: check ## check, then every test, the wheel in a clean environment included
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: lint types layers ## ruff, mypy --strict and the layer contracts
 
@@ -39,6 +39,14 @@ bench: $(VENV)/.installed ## time per op beside jax.jit, then resident memory ov
 
 bench-modes: $(VENV)/.installed ## three models in every mode beside torch's CPU and jax.jit (10 minutes)
 	$(BIN)/python benchmarks/modes.py
+
+sweep: $(VENV)/.installed ## all that make test takes a part of: OpInfo, overloads, modules, random programs (hours)
+	$(BIN)/python -m tests.ops.sweep --dtype float32 bfloat16 int64 bool float64 complex64
+	$(BIN)/python -m tests.ops.sweep --mode debug fused compiled --samples 3
+	$(BIN)/python -m tests.ops.overloads --list cuda
+	$(BIN)/python -m tests.ops.overloads --list core
+	TORCHTPU_TEST_ALL=1 $(BIN)/python -m pytest -q tests/ops
+	$(BIN)/python -m tests.ops.fuzz --programs 20000
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -53,3 +53,30 @@ def test_gradients_move_too() -> None:
     layer.to("tpu")
     assert layer.weight.grad is not None
     assert layer.weight.grad.device.type == "tpu"
+
+
+def test_a_moved_parameter_keeps_its_attributes_and_hooks() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.shard = 3  # as users of parallel layers do
+    handle = model.weight.register_hook(lambda grad: grad * 2)
+    calls: list[torch.Tensor] = []
+    model.weight.register_post_accumulate_grad_hook(calls.append)
+    model.to("tpu").weight.sum().backward()
+    assert (model.weight.shard, len(calls)) == (3, 1)
+    assert model.weight.grad is not None
+    assert torch.equal(model.weight.grad.cpu(), torch.full((2, 2), 2.0))
+    handle.remove()
+    model.cpu().weight.sum().backward()
+    assert torch.equal(model.weight.grad, torch.full((2, 2), 3.0))
+
+
+def test_a_lazy_module_moves_before_its_shapes_are_known() -> None:
+    linear, norm = nn.LazyLinear(3), nn.LazyBatchNorm1d()
+    model = nn.Sequential(linear, norm).to("tpu")
+    assert linear.has_uninitialized_params()
+    assert isinstance(model.cpu()[1].running_mean, nn.UninitializedBuffer)
+    assert model.to("tpu")(torch.ones(4, 2, device="tpu")).shape == (4, 3)
+    assert linear.weight.shape == (3, 2)
+    assert linear.weight.device.type == "tpu"
+    assert norm.running_mean is not None
+    assert norm.running_mean.device.type == "tpu"

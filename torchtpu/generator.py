@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,12 @@ import torch
 
 from torchtpu import executor
 from torchtpu.errors import TpuError
+
+_library = torch.library.Library("torchtpu", "FRAGMENT")
+_library.define("seen_by_ops(Generator generator) -> ()")
+_library.impl("seen_by_ops", lambda seen: _seen.append(seen), "CompositeImplicitAutograd")
+_seen: list[torch._C.Generator] = []
+_ours: weakref.WeakSet[torch._C.Generator] = weakref.WeakSet()  # as kernels meet them
 
 
 class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]  # torch's metaclass is not annotated
@@ -26,6 +33,10 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     the device. The bits differ from those of cpu and cuda.
     """
 
+    _as_seen: (
+        torch._C.Generator
+    )  # what torch's dispatcher hands to kernels; kept alive, so the same
+
     def __new__(cls, device: Any = "cpu") -> Any:
         """Return a generator of the device: one of these for tpu, torch's own for others."""
         wanted = torch.device(device)
@@ -35,7 +46,10 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
             raise TpuError(
                 f"[Generator] expected device tpu:0, got {wanted}: a process drives one device"
             )
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made._as_seen = _as_seen(made)
+        _ours.add(made._as_seen)
+        return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # read-only there too
@@ -48,6 +62,12 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
 
     def __reduce__(self) -> Any:
         return _with_state, (self.get_state(),)
+
+
+def _as_seen(generator: torch._C.Generator) -> torch._C.Generator:
+    with torch._C._DisableTorchDispatch():
+        torch.ops.torchtpu.seen_by_ops.default(generator)
+    return _seen.pop()
 
 
 def _with_state(state: torch.Tensor) -> Generator:
@@ -69,8 +89,15 @@ def default_generator() -> torch._C.Generator:
 
 
 def random_keys(generator: torch._C.Generator | None, *shape: int) -> np.ndarray[Any, Any]:
-    """Draw the next uint32[*shape, 4] keys from a generator; never the same one twice."""
+    """Draw the next uint32[*shape, 4] keys from a generator; never the same one twice.
+
+    RuntimeError, in torch's words, for a generator of another device.
+    """
     source = generator if generator is not None else default_generator()
+    if source not in _ours and type(source) is not Generator:
+        raise RuntimeError(
+            f"Expected a 'tpu' device type for generator but found '{source.device.type}'"
+        )
     bits = torch.empty(*shape, 4, dtype=torch.int64, device="cpu")
     return bits.random_(0, 1 << 32, generator=source).numpy().astype(np.uint32)
 

@@ -25,13 +25,40 @@ def install() -> None:
         future = torch.__future__
         if future.get_swap_module_params_on_conversion() or not _crosses(self, fn):
             return apply(self, fn, recurse)
+        kept = [_Belongings(p) for p in self.parameters(recurse)]
         future.set_swap_module_params_on_conversion(True)
         try:
             return apply(self, fn, recurse)
         finally:
             future.set_swap_module_params_on_conversion(False)
+            for belongings in kept:
+                belongings.give_back()
 
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+class _Belongings:
+    """What a swap of tensors takes from a parameter and a move of its data would have left."""
+
+    _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+    def __init__(self, parameter: torch.nn.Parameter) -> None:
+        self._parameter = parameter
+        self._class = type(parameter)
+        self._attributes = dict(vars(parameter))
+        with torch._C.DisableTorchFunctionSubclass():
+            self._hooks = {n: getattr(parameter, n) for n in self._HOOKS}
+
+    def give_back(self) -> None:
+        """Make the parameter again one of its class, with its attributes and its hooks."""
+        parameter = self._parameter
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, hooks in self._hooks.items():
+                if hooks is not None:
+                    setattr(parameter, name, hooks)
+        vars(parameter).update(self._attributes)
+        if type(parameter) is not self._class:  # a lazy module's parameter without a shape
+            parameter.__class__ = self._class
 
 
 def _crosses(module: torch.nn.Module, fn: Callable[[torch.Tensor], Any]) -> bool:

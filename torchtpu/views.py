@@ -58,6 +58,8 @@ def needed_elements(view: View) -> int:
 
 def overlaps(view: View) -> bool:
     """Tell whether two indices of the view may be one element (conservative for odd strides)."""
+    if 0 in view.shape:
+        return False
     dims = sorted((s, n) for n, s in zip(view.shape, view.strides, strict=True) if n > 1)
     reach = 0
     for stride, size in dims:
@@ -65,6 +67,35 @@ def overlaps(view: View) -> bool:
             return True
         reach += stride * (size - 1)
     return False
+
+
+def partly_overlap(one: View, other: View) -> bool:
+    """Tell whether two dense views of a buffer share elements and are not the same view.
+
+    Of views with gaps torch says nothing, as that would be hard to tell.
+    """
+    if 0 in one.shape or 0 in other.shape or not (_is_dense(one) and _is_dense(other)):
+        return False
+    (start, end), (begin, stop) = _reach(one), _reach(other)
+    if (start, end) == (begin, stop):
+        return one.strides != other.strides
+    return start < stop and begin < end
+
+
+def _is_dense(view: View) -> bool:
+    dims = sorted((s, n) for n, s in zip(view.shape, view.strides, strict=True) if n > 1)
+    step = 1
+    for stride, size in dims:
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _reach(view: View) -> tuple[int, int]:
+    """First byte of a dense view, and the first behind it."""
+    itemsize = view.dtype.itemsize
+    return view.offset * itemsize, (view.offset + math.prod(view.shape)) * itemsize
 
 
 def read(base: Array, view: View) -> Array:

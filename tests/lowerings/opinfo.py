@@ -94,27 +94,31 @@ def trials(
     It raises Rejected where the second refuses, AssertionError where they differ.
     """
     chosen = _compare_types if is_random(name) and on[0] != on[1] else _compare
-    both = zip(
-        runs(name, dtype, max_samples, backward=backward, device=on[0], call=actual),
-        runs(name, dtype, max_samples, backward=backward, device=on[1], call=expected),
-        strict=True,
-    )
-    for number, (got, wanted) in enumerate(both):
-        where = f"{name} {dtype} sample {number}"
-        compare = partial(chosen, dtype=dtype, where=where, tolerance=tolerance)
-        yield partial(_trial, got, wanted, compare=compare)
+    for number, (op, sample, grad) in enumerate(_sampled(name, dtype, max_samples, backward)):
+        run = partial(_run, sample=sample, grad=grad)
+        yield partial(
+            _trial,
+            partial(run, partial(actual, op), device=on[0]),
+            partial(run, partial(expected, op), device=on[1]),
+            compare=partial(
+                chosen,
+                dtype=dtype,
+                where=f"{name} {dtype} sample {number}",
+                tolerance=tolerance,
+            ),
+        )
 
 
-def runs(
-    name: str,
-    dtype: torch.dtype,
-    max_samples: int | None = None,
-    *,
-    backward: bool = True,
-    device: str = "tpu",
-    call: Call = _directly,
-) -> Iterator[Callable[[], Any]]:
-    """Yield a function per sample that runs it on a device; results and gradients come back."""
+def runs(name: str, dtype: torch.dtype, max_samples: int) -> Iterator[Callable[[], Any]]:
+    """Yield a function per sample that runs it on the CPU, backward too."""
+    for op, sample, grad in _sampled(name, dtype, max_samples, backward=True):
+        yield partial(_run, op, sample=sample, device="cpu", grad=grad)
+
+
+def _sampled(
+    name: str, dtype: torch.dtype, max_samples: int | None, backward: bool
+) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield OpInfo, sample, and whether it has gradients."""
     if name not in _BY_NAME:
         close = [n for n in _BY_NAME if name in n][:8]
         raise ValueError(f"[opinfo] expected an OpInfo's name, got {name!r}; did you mean {close}?")
@@ -123,7 +127,7 @@ def runs(
             inexact = dtype.is_floating_point or dtype.is_complex
             grad = inexact and backward and op.supports_autograd and dtype in op.backward_dtypes
             for sample in _samples(op, dtype, grad, max_samples):
-                yield partial(_run, partial(call, op), sample=sample, device=device, grad=grad)
+                yield op, sample, grad
 
 
 def _trial(actual: Call, expected: Call, *, compare: Call) -> None:
@@ -139,10 +143,20 @@ def _trial(actual: Call, expected: Call, *, compare: Call) -> None:
 
 
 def _samples(op: Any, dtype: torch.dtype, grad: bool, count: int | None) -> Iterator[Any]:
+    """Yield samples from a random state of their own: whoever takes them draws in between."""
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield from islice(op.sample_inputs("cpu", dtype, requires_grad=grad), count)
+    state = torch.get_rng_state()
+    # op.sample_inputs does the same behind a walk over the stack for each call.
+    samples = islice(op.sample_inputs_func(op, "cpu", dtype, grad), count)
+    while True:
+        torch.set_rng_state(state)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sample = next(samples, None)
+        if sample is None:
+            return
+        state = torch.get_rng_state()
+        yield sample
 
 
 def _run(call: Call, *, sample: Any, device: str, grad: bool) -> tuple[list[Any], list[Any]]:

@@ -42,3 +42,9 @@ def test_fractional_pooling_with_given_samples(rank: int) -> None:
         results.append((y.detach(), where, leaf.grad))
     for expected, actual in zip(*results, strict=True):
         assert actual.cpu().equal(expected)
+
+
+def test_fractional_pooling_of_no_elements() -> None:
+    x = torch.empty(0, 1, 4, 5, 4, device="tpu")
+    made = F.fractional_max_pool3d(x, (2, 2, 1), output_size=2)
+    assert made.shape == (0, 1, 2, 2, 2)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.lowerings.opinfo import check
+from tests.lowerings.pairs import compare
 
 
 def _inputs(
@@ -120,3 +121,44 @@ def test_autocast_and_half() -> None:
         actual = F.scaled_dot_product_attention(q.to("tpu"), k.to("tpu"), v.to("tpu"))
     assert actual.dtype == torch.bfloat16
     torch.testing.assert_close(actual.float().cpu(), expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("mask_type", [None, 0, 1, 2])
+def test_masked_softmax(mask_type: int | None) -> None:
+    torch.manual_seed(0)
+    shape = {0: (5, 5), 1: (2, 5)}.get(mask_type if mask_type is not None else 2, (2, 3, 5, 5))
+    mask = torch.rand(shape) > 0.5
+    x = torch.randn(2, 3, 5, 5)
+    compare(torch._masked_softmax, None, x, mask, 3, mask_type)
+    if mask.dim() == 4:
+        chances = x.softmax(1)
+        compare(torch.ops.aten._masked_softmax_backward, None, x, chances, mask, 1)
+
+
+def test_transform_bias_rescale_qkv() -> None:
+    qkv, bias = torch.randn(2, 5, 24), torch.randn(24)
+    compare(torch._transform_bias_rescale_qkv, None, qkv, bias, 2)
+
+
+def test_the_math_backend_has_second_gradients() -> None:
+    def second(device: str) -> list[torch.Tensor]:
+        leaves = [t.detach().to(device).requires_grad_() for t in _inputs()]
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            q, k, v = leaves
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        found = torch.autograd.grad([g.square().sum() for g in first], leaves)
+        return [g.cpu() for g in found]
+
+    for a, e in zip(second("tpu"), second("cpu"), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-3, atol=1e-4)
+
+
+def test_bfloat16_gradients_of_a_sharp_softmax_are_near_those_in_float64() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.rand(4, 4, n, 8).mul(18).sub(9).bfloat16() for n in (3, 6, 6)]
+    mask = torch.rand(3, 6).mul(18).sub(9).bfloat16()
+    exact = _run("cpu", [t.double() for t in tensors], mask.double())
+    found = _run("tpu", tensors, mask)
+    for a, e in zip(found, exact, strict=True):
+        assert (a.double() - e).abs().max() < 0.02 * e.abs().max()

@@ -73,3 +73,14 @@ def test_weight_norm() -> None:
         grads.append([p.grad.cpu().clone() for p in moved.parameters() if p.grad is not None])
     for expected, actual in zip(*grads, strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+def test_evaluation_saves_nothing(name: str) -> None:
+    x, ones = torch.randn(2, 3, 4), torch.ones(3)
+    made = []
+    for device in ("cpu", "tpu"):
+        moved = [t.to(device) for t in (x, ones, ones, ones, ones)]
+        made.append(getattr(torch.ops.aten, name)(*moved, False, 0.1, 1e-5))
+    for expected, actual in zip(*made, strict=True):
+        torch.testing.assert_close(actual.cpu(), expected)

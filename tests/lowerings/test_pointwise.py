@@ -76,6 +76,29 @@ def test_division_of_special_values(mode: str | None) -> None:
     both(lambda a, b: torch.div(a, b, rounding_mode=mode), ODD[:, None], ODD)
 
 
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+def test_division_by_one_number_is_rounded_once(mode: str | None) -> None:
+    multiples = torch.arange(1.0, 200) * 61
+    both(lambda a, b: torch.div(a, b, rounding_mode=mode), multiples, torch.tensor(61.0))
+    both(lambda a: torch.div(a, 7, rounding_mode=mode), multiples)
+    both(lambda a, b: torch.div(a, b, rounding_mode=mode), ODD, torch.tensor(3.0))
+    both(lambda a: torch.div(a, 7, rounding_mode=mode), torch.arange(-50, 50))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_two_byte_quotients_are_rounded_before_they_are_truncated(dtype: torch.dtype) -> None:
+    numerators, denominators = torch.arange(1, 400).to(dtype)[:, None], torch.arange(1, 8).to(dtype)
+    both(lambda a, b: torch.div(a * 1.75, b, rounding_mode="trunc"), numerators, denominators)
+    both(lambda a: torch.div(a, 0.3, rounding_mode="trunc"), numerators)
+
+
+def test_logaddexp_of_complex_numbers_keeps_the_angle_of_the_larger() -> None:
+    a = torch.tensor([1 + 9j, -3 - 7j, complex(-INF, 1), complex(2, 5)])
+    actual = torch.logaddexp(a.to("tpu"), a.flip(0).to("tpu"))
+    expected = torch.logaddexp(a, a.flip(0))
+    torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin", "remainder", "fmod"])
 def test_binary_ops_of_special_values(name: str) -> None:
     both(getattr(torch, name), ODD[:, None], ODD)

@@ -1,6 +1,6 @@
 """Single overloads on the device, called with what OpInfo's samples call them with on the CPU.
 
-python -m tests.ops.overloads [--list cuda|core]
+python -m tests.ops.overloads [--list cuda|core|all] [--write]
 
 Prints three numbers over a list of overloads: registered (a kernel for the device, or torch's own
 composition), executed (every call ran, nothing on the CPU), matched (and gave the CPU's results).
@@ -12,27 +12,40 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
+import tomllib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.testing._internal import common_methods_invocations as database
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.lowerings import opinfo
 from tests.ops import samples
+from tests.ops.samples import Call
+from torchtpu.cli import lowerings
 from torchtpu.eager.dispatch import full_name
 from torchtpu.eager.schema import overload, variants
+from torchtpu.eager.support import overloads
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
-_LISTS = Path(__file__).parent
+_FOREACH = (
+    *database.foreach_unary_op_db,
+    *database.foreach_binary_op_db,
+    *database.foreach_pointwise_op_db,
+    *database.foreach_reduce_op_db,
+    *database.foreach_other_op_db,
+)
+_HERE = Path(__file__).parent
 _SAMPLES = 6  # of each OpInfo and dtype, from which calls are taken
 _KEYS = (
     "PrivateUse1",
@@ -41,22 +54,6 @@ _KEYS = (
     "CompositeImplicitAutograd",
 )
 _FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})  # no arguments of an out= form
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """Arguments on the CPU; `reference` is called in the overload's place there."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    reference: Callable[..., Any] | None = None
-    random: bool = False
-
-    @property
-    def dtype(self) -> str:
-        """Name of the first tensor's dtype; "" where there is none."""
-        found = [t.dtype for t in tree_leaves((self.args, self.kwargs)) if _is_tensor(t)]
-        return str(found[0]).removeprefix("torch.") if found else ""
 
 
 @dataclass(kw_only=True)
@@ -82,8 +79,10 @@ class Outcome:
 
 
 def names(which: str) -> list[str]:
-    """Return the overloads of a list: "cuda" (those with a CUDA kernel in torch), "core"."""
-    lines = (_LISTS / f"{which}_overloads.txt").read_text().splitlines()
+    """Return overloads: "cuda" (those with a CUDA kernel in torch), "core" or "all"."""
+    if which == "all":
+        return overloads()
+    lines = (_HERE / f"{which}_overloads.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -99,60 +98,84 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kept = self._calls[full_name(func)]
-        if len(kept) < self._limit:
-            args_, kwargs_ = tree_map(_copy, (args, kwargs or {}))
-            kept.append(Call(args=args_, kwargs=kwargs_, random=self.random))
-        return func(*args, **(kwargs or {}))
+        if len(kept) >= self._limit:
+            return func(*args, **(kwargs or {}))
+        args_, kwargs_ = tree_map(_copy, (args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        drawn = torch.Tag.nondeterministic_seeded in func.tags or self.random
+        kept.append(Call(args=args_, kwargs=kwargs_, random=drawn))
+        return result
 
 
 @cache
-def recorded(limit: int = 2) -> dict[str, list[Call]]:
+def recorded(dtypes: tuple[torch.dtype, ...], limit: int = 2) -> dict[str, list[Call]]:
     """Return calls by overload, at most `limit` of a dtype."""
     all_calls: dict[str, list[Call]] = defaultdict(list)
-    for dtype in DTYPES:
+    for dtype in dtypes:
         calls: dict[str, list[Call]] = defaultdict(list)
         with _Recorder(calls, limit) as recorder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in opinfo.names():
                 recorder.random = opinfo.is_random(name)
-                for run in opinfo.runs(name, dtype, _SAMPLES, device="cpu"):
+                for run in opinfo.runs(name, dtype, _SAMPLES):
                     with suppress(Exception):  # what the CPU refuses
                         run()
+            recorder.random = False
+            for call in _calls_on_lists(dtype):
+                with suppress(Exception):
+                    call()
         for name, found in calls.items():
             all_calls[name] += found
     return all_calls
+
+
+def _calls_on_lists(dtype: torch.dtype) -> Iterator[Callable[[], Any]]:
+    """Yield calls of the _foreach ops, which have a database of their own."""
+    for info in _FOREACH:
+        if dtype not in info.dtypes:
+            continue
+        samples = info.sample_inputs_func(info, "cpu", dtype, False, num_input_tensors=[3])
+        for sample in itertools.islice(samples, 4 * _SAMPLES):
+            for variant in (info.method_variant, info.inplace_variant):
+                if variant is not None:
+                    inputs = [_copy(t) for t in sample.input]
+                    yield partial(variant, inputs, *sample.args, **sample.kwargs)
 
 
 @cache
 def functional_forms() -> dict[str, str]:
     """Return the functional overload of each in-place and out= one that has one."""
     forms: dict[str, str] = {}
-    for name in names("cuda"):
+    for name in overloads():
         with suppress(AttributeError):
             for variant in itertools.chain(*variants(overload(name))):
                 forms.setdefault(full_name(variant), name)
     return forms
 
 
-def calls_of(name: str) -> list[Call]:
+def calls_of(name: str, dtypes: tuple[torch.dtype, ...] = DTYPES) -> list[Call]:
     """Return calls of an overload: recorded, derived from its functional form's, or hand-made."""
-    found = samples.calls(name) + recorded().get(name, [])
-    if found:
+    found = samples.calls(name) + recorded(dtypes).get(name, [])
+    functional = functional_forms().get(name)
+    if found or functional is None:
         return found
-    return list(_derived(name, recorded().get(functional_forms().get(name, ""), [])))
+    calls = samples.calls(functional) + recorded(dtypes).get(functional, [])
+    return list(_derived(name, functional, calls))
 
 
-def _derived(name: str, calls: Iterable[Call]) -> Iterator[Call]:
+def _derived(name: str, functional_name: str, calls: Iterable[Call]) -> Iterator[Call]:
     """Yield calls of an in-place or out= overload, where its functional form's can be such."""
     op = overload(name)
     outs = [a.name for a in op._schema.arguments if a.is_out]
-    functional = overload(functional_forms()[name]) if outs else None
+    functional = overload(functional_name)
     for call in calls:
         kwargs = call.kwargs
-        if functional is not None:
+        if outs:
             made = tree_map(_copy, (call.args, call.kwargs))
             results = functional(*made[0], **made[1])
             results = (results,) if _is_tensor(results) else tuple(results)
+            if len(results) != len(outs):
+                continue
             kwargs = {n: v for n, v in kwargs.items() if n not in _FACTORY}
             kwargs |= {n: torch.empty_like(r) for n, r in zip(outs, results, strict=True)}
         yield replace(call, kwargs=kwargs)
@@ -171,8 +194,7 @@ def outcome(name: str, calls: Sequence[Call]) -> Outcome:
         try:
             actual = _run(op, call, "tpu")
             made.executed += 1
-            if not call.random:
-                _compare(actual, expected)
+            _compare(actual, expected, values=not call.random)
             made.matched[call.dtype] += 1
         except Exception as error:
             made.error = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -188,11 +210,14 @@ def _run(fn: Any, call: Call, device: str) -> list[Any]:
     return [_plain(v) for v in tree_leaves((results, args, kwargs)) if not _is_device(v)]
 
 
-def _compare(actual: list[Any], expected: list[Any]) -> None:
+def _compare(actual: list[Any], expected: list[Any], *, values: bool) -> None:
     assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
     for a, e in zip(actual, expected, strict=True):
         if not _is_tensor(e):
             assert a == e or a != a, f"{a}, expected {e}"
+            continue
+        if not values:
+            assert (a.shape, a.dtype) == (e.shape, e.dtype), f"{a.shape}, expected {e.shape}"
             continue
         tolerance = opinfo.TOLERANCES.get(e.dtype, 0.0)
         torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)
@@ -231,6 +256,23 @@ def _plain(value: Any) -> Any:
     return value.cpu().resolve_conj().resolve_neg()
 
 
+@cache
+def deviations() -> dict[str, dict[str, str]]:
+    """Return the overloads that exceptions.toml says do not match, by name."""
+    rows = tomllib.loads((_HERE / "exceptions.toml").read_text()).get("overload", [])
+    return {row["name"]: row for row in rows}
+
+
+def verdict(found: Outcome) -> str:
+    """Return what is wrong with an outcome; empty where it matches, or need not."""
+    if found.name in deviations():
+        return f"{found.name} matches, but exceptions.toml says it does not" * found.is_matched
+    if found.is_matched:
+        return ""
+    state = found.error or "no call of it"
+    return f"{found.name}: {state if found.registered else 'no kernel'}"
+
+
 def outcomes(which: str) -> Iterator[Outcome]:
     """Yield what becomes of each overload of a list."""
     for name in names(which):
@@ -240,21 +282,21 @@ def outcomes(which: str) -> Iterator[Outcome]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.ops.overloads", description=__doc__)
-    parser.add_argument("--list", default="cuda", choices=("cuda", "core"))
+    parser.add_argument("--list", default="cuda", choices=("cuda", "core", "all"))
+    parser.add_argument("--write", action="store_true", help="the dtypes of the support table")
     given = parser.parse_args(arguments)
-    found = list(outcomes(given.list))
-    for one in found:
-        if not one.is_matched:
-            state = "no kernel" if not one.registered else one.error or "no sample"
-            print(f"{one.name}: {state}")
-    registered, executed, matched = (
-        sum(numbers)
-        for numbers in zip(
-            *((o.registered, o.is_executed, o.is_matched) for o in found), strict=True
-        )
-    )
-    print(f"of {len(found)}: {registered} registered, {executed} executed, {matched} matched")
-    return 0
+    found = []
+    for one in outcomes(given.list):
+        found.append(one)
+        if verdict(one):
+            print(verdict(one), flush=True)
+    for what in ("registered", "is_executed", "is_matched"):
+        count = sum(getattr(one, what) for one in found)
+        print(f"{what.removeprefix('is_'):10} {count} of {len(found)}, {count / len(found):.1%}")
+    if given.write:
+        dtypes = {one.name: " ".join(one.matched) for one in found if one.is_matched}
+        lowerings.MEASURED.write_text(json.dumps(dtypes, indent=0, sort_keys=True) + "\n")
+    return int(any(verdict(one) for one in found))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,226 @@
-"""Calls of overloads that no OpInfo reaches."""
+"""Calls of overloads that no OpInfo reaches, by hand; `reference` where the CPU has no kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
 
-def calls(name: str) -> list[Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Arguments on the CPU; `reference` is called there in the overload's place."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    reference: Callable[..., Any] | None = None
+    random: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Name of the first tensor's dtype; "" where there is none."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        found = [t.dtype for t in leaves if isinstance(t, torch.Tensor)]
+        return str(found[0]).removeprefix("torch.") if found else ""
+
+
+def calls(name: str) -> list[Call]:
     """Return the hand-made calls of an overload."""
-    return []
+    return _calls().get(name, [])
+
+
+def values(*shape: int, dtype: torch.dtype = torch.float32, low: float = -2.0) -> torch.Tensor:
+    """Numbers from low to 2 in an order of their own; whole ones in integer dtypes."""
+    count = torch.Size(shape).numel()
+    ordered = torch.linspace(low, 2, max(count, 1))[:count]
+    mixed = ordered[(torch.arange(count) * 7) % max(count, 1)] if count % 7 else ordered
+    return (mixed.reshape(shape) * (1 if dtype.is_floating_point else 3)).to(dtype)
+
+
+def ints(*numbers: int) -> torch.Tensor:
+    """An int64 tensor."""
+    return torch.tensor(numbers)
+
+
+def _call(*args: Any, reference: Any = None, random: bool = False, **kwargs: Any) -> Call:
+    return Call(args=args, kwargs=kwargs, reference=reference, random=random)
+
+
+@cache
+def _calls() -> dict[str, list[Call]]:
+    """Return the calls by overload; those of one line share their arguments."""
+    found: dict[str, list[Call]] = {}
+    for names, made in (*_plain(), *_matrix(), *_layers(), *_resized(), *_drawn(), *_storages()):
+        for name in names.split():
+            found.setdefault(f"aten::{name}", []).append(made)
+    return found
+
+
+def _out(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def _plain() -> list[tuple[str, Call]]:
+    x, n = values(3, 4), values(5, dtype=torch.int64)
+    mask = values(3, 4) > 0
+    return [
+        ("clamp_max clamp_max_", _call(x, 0.5)),
+        ("clamp_max.out", _call(x, 0.5, out=_out(3, 4))),
+        ("xlogy_.Tensor", _call(x, values(3, 4, low=0.1))),
+        ("_logcumsumexp", _call(x, 1)),
+        ("_logcumsumexp.out", _call(x, 1, out=_out(3, 4))),
+        ("_aminmax", _call(x)),
+        ("_aminmax.dim", _call(x, 1, True)),
+        ("isin.Tensor_Scalar", _call(n, 3)),
+        ("isin.Tensor_Scalar_out", _call(n, 3, out=_out(5, dtype=torch.bool))),
+        ("isin.Scalar_Tensor", _call(3, n)),
+        ("isin.Scalar_Tensor_out", _call(3, n, out=_out(dtype=torch.bool))),
+        ("__lshift__.Scalar __ilshift__.Scalar __rshift__.Scalar __irshift__.Scalar", _call(n, 2)),
+        ("__lshift__.Tensor __ilshift__.Tensor", _call(n, ints(0, 1, 2, 3, 4))),
+        ("__rshift__.Tensor __irshift__.Tensor", _call(n, ints(0, 1, 2, 3, 4))),
+        ("__ilshift__.Scalar __irshift__.Scalar", _call(n.to(torch.uint8), 1)),
+        ("conj_physical.out", _call(torch.complex(x, x), out=_out(3, 4, dtype=torch.complex64))),
+        ("arange.start_out", _call(1, 9, 2, out=_out(4))),
+        ("range.out", _call(1, 9, 2, out=_out(5))),
+        ("linspace.out", _call(1, 9, 5, out=_out(5))),
+        ("logspace.out", _call(0, 2, 5, 3.0, out=_out(5))),
+        ("eye.out", _call(3, out=_out(3, 3))),
+        ("eye.m_out", _call(3, 4, out=_out(3, 4))),
+        ("masked_select.out", _call(x, mask, out=_out(0))),
+        ("nonzero.out", _call(mask, out=_out(0, dtype=torch.int64))),
+        ("renorm.out", _call(x, 2.0, 0, 1.5, out=_out(3, 4))),
+        ("mvlgamma.out", _call(values(3, 4, low=1.5), 2, out=_out(3, 4))),
+        ("norm.ScalarOpt_dim_dtype", _call(x, 2, [1], True, dtype=torch.float64)),
+        ("norm.dtype_out", _call(x, 2, [1], True, dtype=torch.float32, out=_out(3, 1))),
+        ("_index_put_impl_", _call(x.clone(), [ints(0, 2)], values(2, 4), True)),
+        ("scatter.value_reduce scatter_.value_reduce", _scattered()),
+        ("scatter.value_reduce_out", _scattered(out=_out(3, 4))),
+        ("unique_dim", _call(ints(1, 2, 1, 2).reshape(2, 2), 0, True, True, True)),
+        ("unique_dim_consecutive", _call(ints(1, 2, 1, 2).reshape(2, 2), 0, True, True)),
+        ("_cummax_helper _cummin_helper", _call(x, _out(3, 4), _out(3, 4, dtype=torch.int64), 1)),
+        (
+            "_convert_indices_from_coo_to_csr.out",
+            _call(ints(0, 0, 2), 3, out=_out(4, dtype=torch.int64)),
+        ),
+        ("_convert_indices_from_csr_to_coo.out", _coordinates()),
+    ]
+
+
+def _scattered(**out: Any) -> Call:
+    return _call(values(3, 4), 0, ints(0, 2, 1, 0).reshape(1, 4), 2.5, reduce="multiply", **out)
+
+
+def _searched() -> Call:
+    return _call(values(5).sort().values, 0.5, out=_out(dtype=torch.int64))
+
+
+def _jvp_of_glu() -> Call:
+    x, grad = values(3, 4), values(3, 2)
+    gradient = torch.ops.aten.glu_backward(grad, x, 1)
+    return _call(gradient, grad, x, grad / 2, x / 3, 1)
+
+
+def _coordinates() -> Call:
+    return _call(ints(0, 2, 2, 3), ints(1, 0, 2), out=_out(2, 3, dtype=torch.int64))
+
+
+def _matrix() -> list[tuple[str, Call]]:
+    half = torch.bfloat16
+    a, b, c = (values(*s, dtype=half) for s in ((3, 4), (4, 5), (3, 5)))
+    batched = [t.expand(2, *t.shape).contiguous() for t in (a, b, c)]
+    whole = [values(17, 8, dtype=torch.int8), values(8, 8, dtype=torch.int8)]
+
+    def widened(op: Any) -> Any:
+        return lambda *args, **_: op(*(t.float() for t in args if isinstance(t, torch.Tensor)))
+
+    f32 = torch.float32
+    return [
+        ("mm.dtype", _call(a, b, f32, reference=widened(torch.mm))),
+        ("bmm.dtype", _call(*batched[:2], f32, reference=widened(torch.bmm))),
+        ("addmm.dtype", _call(c, a, b, f32, reference=widened(torch.addmm))),
+        ("baddbmm.dtype", _call(batched[2], *batched[:2], f32, reference=widened(torch.baddbmm))),
+        ("_int_mm", _call(*whole)),
+        ("_int_mm.out", _call(*whole, out=_out(17, 8, dtype=torch.int32))),
+        ("_addmm_activation", _call(values(5), values(3, 4), values(4, 5), use_gelu=True)),
+        ("_addmm_activation.out", _call(values(5), values(3, 4), values(4, 5), out=_out(3, 5))),
+        ("linalg_cross.out", _call(values(4, 3), values(4, 3) + 1, out=_out(4, 3))),
+    ]
+
+
+def _layers() -> list[tuple[str, Call]]:
+    x, weight, bias = values(4, 3, 5), values(3), values(3) / 2
+    indices, offsets = ints(0, 2, 1, 4, 4), ints(0, 2)
+    gates = [values(2, 12), values(2, 12) / 2, values(2, 3)]
+    return [
+        ("_native_batch_norm_legit.no_stats", _call(x, weight, bias, True, 0.1, 1e-5)),
+        ("embedding_renorm_", _call(values(5, 3), indices, 1.0, 2.0)),
+        ("_embedding_bag_forward_only", _call(values(5, 3), indices, offsets, False, 1)),
+        ("_weight_norm_interface", _call(values(4, 3), values(4, 1), 0)),
+        ("_fused_rms_norm", _call(values(4, 6), [6], values(6), 1e-5)),
+        ("_masked_softmax", _call(values(2, 2, 3, 3), values(3, 3) > 0.5, 3, 0)),
+        ("_thnn_fused_lstm_cell", _call(*gates, reference=_lstm_cell)),
+    ]
+
+
+def _lstm_cell(inputs: Any, hidden: Any, cell: Any) -> Any:
+    """The formula of torch.nn.LSTMCell; the third result is the activated gates."""
+    i, f, g, o = (inputs + hidden).chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    new = f * cell + i * g
+    return o * new.tanh(), new, torch.cat((i, f, g, o), 1)
+
+
+def _resized() -> list[tuple[str, Call]]:
+    plane, volume = values(1, 2, 5, 4), values(1, 2, 3, 4, 5)
+    made = []
+    for name, x, pad in (
+        ("reflection_pad2d", plane, [1, 2, 2, 1]),
+        ("reflection_pad3d", volume, [1, 2, 2, 1, 1, 0]),
+        ("replication_pad3d", volume, [1, 2, 2, 1, 1, 0]),
+    ):
+        padded = getattr(torch.ops.aten, name)(x, pad)
+        made += [(name, _call(x, pad)), (f"{name}_backward", _call(padded / 3, x, pad))]
+    for name, x, size, more in (
+        ("_upsample_bicubic2d_aa", plane, [3, 7], [False]),
+        ("_upsample_nearest_exact2d", plane, [3, 7], []),
+        ("upsample_nearest3d", volume, [2, 7, 5], []),
+        ("_upsample_nearest_exact3d", volume, [2, 7, 5], []),
+    ):
+        sized = getattr(torch.ops.aten, name)(x, size, *more)
+        backward = _call(sized / 3, size, list(x.shape), *more)
+        made += [(name, _call(x, size, *more)), (f"{name}_backward", backward)]
+    return made
+
+
+def _drawn() -> list[tuple[str, Call]]:
+    x, p = values(3, 4), values(3, 4, low=0.0) / 2
+    return [
+        ("bernoulli_.Tensor", _call(x, p, random=True)),
+        ("native_dropout", _call(x, 0.3, True, random=True)),
+        ("random_", _call(x, random=True)),
+        ("random_.to", _call(x, 5, random=True)),
+        ("random_.from", _call(x, 2, 5, random=True)),
+        (
+            "randperm.generator_out",
+            _call(5, generator=None, out=_out(5, dtype=torch.int64), random=True),
+        ),
+        ("_standard_gamma", _call(p + 0.5, random=True)),
+        ("_standard_gamma_grad", _call(p + 0.5, p + 0.2)),
+        ("_sample_dirichlet", _call(p + 0.5, random=True)),
+        ("_dirichlet_grad", _call(p + 0.1, p + 0.5, p + 2)),
+        ("poisson", _call(p * 4, random=True)),
+        ("binomial", _call(p * 0 + 9, p, random=True)),
+    ]
+
+
+def _storages() -> list[tuple[str, Call]]:
+    return [
+        ("_reshape_alias", _call(values(3, 4), [4, 3], [3, 1])),
+        ("set_.source_Tensor", _call(values(2), values(3, 4))),
+        ("set_", _call(values(2))),
+        ("is_set_to", _call(values(2), values(2))),
+    ]

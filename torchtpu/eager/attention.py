@@ -165,7 +165,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Attention by the fused op, or by torch's own composition for what that does not cover."""
-    if _fits(query, key, value, enable_gqa) and _mask_fits(query, key, attn_mask, is_causal):
+    if fuses(query, key, value, attn_mask, is_causal, enable_gqa):
         result: torch.Tensor = _FUSED(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale
         )[0]
@@ -177,6 +177,22 @@ def scaled_dot_product_attention(
 
 
 _autograd.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
+
+
+def fuses(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: _Optional,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    """Whether the fused op computes an attention of these; sdpa_kernel(MATH) turns it off."""
+    return (
+        torch._C._get_overrideable_sdp_enabled()
+        and _fits(query, key, value, enable_gqa)
+        and _mask_fits(query, key, attn_mask, is_causal)
+    )
 
 
 def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:

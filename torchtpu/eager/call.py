@@ -25,14 +25,18 @@ class Scalar(NamedTuple):
 class OutputsNeedResize(Exception):
     """out= tensors have another shape than the result; apply() resizes them as torch does."""
 
-    def __init__(self, outputs: Sequence[tuple[torch.Tensor, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, outputs: Sequence[tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]
+    ) -> None:
         super().__init__("out= needs another shape")
         self._outputs = outputs
 
     def apply(self) -> None:
-        """Resize, with torch's warning where an output was not empty."""
-        for out, shape in self._outputs:
+        """Resize to the result's shape and strides, warning where one was not empty."""
+        for out, shape, strides in self._outputs:
             torch.ops.aten._resize_output_.default(out, list(shape), out.device)
+            if out.stride() != strides:
+                out.as_strided_(shape, strides)
 
 
 class Call:

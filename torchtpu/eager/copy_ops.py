@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtpu import executor, tensor, views
 from torchtpu.eager.view_ops import kernel
 from torchtpu.errors import TpuError
 from torchtpu.storage import buffer_of
 from torchtpu.tensor import from_host, to_host, view_of
+
+_UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)  # of lazy modules
 
 
 @kernel("aten::empty.memory_format")
@@ -69,6 +72,9 @@ def empty_strided(
 def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """dst.copy_(self) where at least one of them is on the device."""
     del non_blocking  # a transfer from the device waits; one to it copies the host's bytes first
+    if isinstance(self, _UNINITIALIZED):  # lets nobody ask for its shape
+        with torch._C.DisableTorchFunctionSubclass():
+            self = self.detach()
     if self.shape != dst.shape:
         self = _broadcast(self, dst)
     if dst.device.type != "tpu":
@@ -78,6 +84,37 @@ def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
     else:
         _write_from_host(self, dst)
     return dst
+
+
+_composite_to_copy: Any = torch.ops.aten._to_copy.default._op_dk
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+@kernel("aten::_to_copy")
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A copy of another dtype, device or format; one on the host is never in pinned memory."""
+    if device is not None and device.type == "cpu":
+        non_blocking = False  # else torch asks the device for an allocator of pinned memory
+    made: torch.Tensor = _composite_to_copy(
+        _COMPOSITE,
+        self,
+        dtype=dtype,
+        layout=layout,
+        device=device,
+        pin_memory=pin_memory,
+        non_blocking=non_blocking,
+        memory_format=memory_format,
+    )
+    return made
 
 
 def _broadcast(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,9 @@ _aten: torch.library.Library | None = None
 _any: torch.library.Library | None = None
 _lock = threading.RLock()
 _installed = False
+OTHER_LAYOUTS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "NestedTensorPrivateUse1")
 derived: dict[str, Callable[..., Any]] = {}  # overload name -> kernel made from the table
+functional_forms: dict[str, str] = {}  # overload name -> that of the lowering it is derived from
 
 
 def register() -> None:
@@ -28,6 +30,8 @@ def register() -> None:
     if _any is None:
         _any = torch.library.Library("_", "IMPL")
         _any.fallback(_fallback, "PrivateUse1")
+        for key in OTHER_LAYOUTS:
+            _any.fallback(_other_layout, key)
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -37,6 +41,15 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     from torchtpu.eager import fallback
 
     return fallback.run(op, args, kwargs)
+
+
+def _other_layout(op: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _installed:
+        install()
+        return op(*args, **kwargs)
+    from torchtpu.eager import sparse
+
+    return sparse.unsupported(op, args, kwargs)
 
 
 def install() -> None:
@@ -52,16 +65,54 @@ def install() -> None:
         for operation in operations():
             name = full_name(operation.op)
             derived[name] = kernel.make(operation)
+            functional_forms[name] = operation.lowering.name
         for name, fn in (derived | written_by_hand).items():
             if name.startswith("aten::"):
                 library.impl(name.removeprefix("aten::"), fn, "PrivateUse1")
+        _install_composites(library)
+        _install_other_layouts(library)
         _aten, _installed = library, True
 
 
-def _hand_written() -> dict[str, Callable[..., Any]]:
-    from torchtpu.eager import attention, conjugate, copy_ops, ctc, dynamic, missing_meta, view_ops
+def _install_composites(library: torch.library.Library) -> None:
+    """Replace composites of torch: below autograd, and above it, where it derives their parts."""
+    from torchtpu.eager import view_ops
 
-    del attention, conjugate, copy_ops, ctc, dynamic, missing_meta
+    for name, fn in view_ops.COMPOSITES.items():
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl(name.removeprefix("aten::"), _annotated(name, fn), key)
+
+
+def _install_other_layouts(library: torch.library.Library) -> None:
+    from torchtpu.eager import nested, sparse, sparse_compressed, sparse_math, sparse_softmax
+
+    del sparse_math, sparse_softmax  # they enter their kernels in sparse.KERNELS
+    tables = (sparse.KERNELS, sparse_compressed.KERNELS, nested.KERNELS)
+    for key, kernels in zip(OTHER_LAYOUTS, tables, strict=True):
+        for name, fn in kernels.items():
+            library.impl(name.removeprefix("aten::"), _annotated(name, fn), key)
+
+
+def _hand_written() -> dict[str, Callable[..., Any]]:
+    from torchtpu.eager import (
+        attention,
+        conjugate,
+        copy_ops,
+        ctc,
+        dynamic,
+        linalg,
+        missing_meta,
+        nested,
+        out_variants,
+        random_checks,
+        sparse,
+        sparse_compressed,
+        vendor,
+        view_ops,
+    )
+
+    del attention, conjugate, copy_ops, ctc, dynamic, missing_meta, out_variants, random_checks
+    del linalg, nested, sparse, sparse_compressed, vendor
     return {name: _annotated(name, fn) for name, fn in view_ops.KERNELS.items()}
 
 

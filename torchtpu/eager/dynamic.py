@@ -177,9 +177,12 @@ def _arange_type(
 
 @kernel("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
-    """Indices of the elements that are not 0, one row each."""
+    """Indices of the elements that are not 0, one row each, and dim by dim in memory."""
     count = _count_nonzero(self)
-    return first(_nonzero(self, bucket(count, self.numel())), count)
+    found = first(_nonzero(self, bucket(count, self.numel())), count)
+    return torch.empty_strided(
+        found.shape, (1, max(count, 1)), dtype=found.dtype, device=found.device
+    ).copy_(found)
 
 
 @kernel("aten::masked_select")
@@ -242,9 +245,12 @@ def _unique(
     rows: torch.Tensor, *, sort: bool, inverse: bool, counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Distinct rows, the number of the distinct row of each row, and how often each occurs."""
+    if rows.is_complex():
+        name = "ComplexFloat" if rows.dtype == torch.complex64 else "ComplexDouble"
+        raise NotImplementedError(f"\"unique\" not implemented for '{name}'")
     none = tensor.empty((0,), torch.int64)
     if rows.shape[0] == 0:
-        return rows, none, none
+        return torch.empty_like(rows, memory_format=torch.contiguous_format), none, none
     ordered, starts, place, number = _distinct(rows, sort)
     count = int(number.item())
     found, often = _distinct_parts(ordered, starts, bucket(count, rows.shape[0]))
@@ -286,7 +292,7 @@ def unique_consecutive(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The first element of each run of equal ones."""
     if dim is not None:
-        return _unique_slices(self, dim, sort=False, inverse=return_inverse, counts=return_counts)
+        return _unique_slices(self, dim, sort=False)
     found, place, often = _unique(
         self.reshape(-1), sort=False, inverse=return_inverse, counts=return_counts
     )
@@ -301,8 +307,8 @@ def unique_dim(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The distinct slices along dim in order."""
-    return _unique_slices(self, dim, sort=True, inverse=return_inverse, counts=return_counts)
+    """The distinct slices along dim in order; as on the CPU always with both other results."""
+    return _unique_slices(self, dim, sort=True)
 
 
 @kernel("aten::unique_dim_consecutive")
@@ -310,11 +316,11 @@ def unique_dim_consecutive(
     self: torch.Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The first slice of each run of equal ones along dim."""
-    return _unique_slices(self, dim, sort=False, inverse=return_inverse, counts=return_counts)
+    return _unique_slices(self, dim, sort=False)
 
 
 def _unique_slices(
-    self: torch.Tensor, dim: int, *, sort: bool, inverse: bool, counts: bool
+    self: torch.Tensor, dim: int, *, sort: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = self.movedim(dim, 0)
     if self.numel() == 0 and self.shape[dim] != 0:
@@ -322,7 +328,7 @@ def _unique_slices(
             "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
         )
     flat = rows.reshape(rows.shape[0], -1) if rows.numel() else rows.reshape(0, 1)
-    found, place, often = _unique(flat, sort=sort, inverse=inverse, counts=counts)
+    found, place, often = _unique(flat, sort=sort, inverse=True, counts=True)
     return found.reshape(found.shape[0], *rows.shape[1:]).movedim(0, dim), place, often
 
 
@@ -429,6 +435,8 @@ def _index_by_mask(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -
     mask = mask.to(self.device)
     count = _count_nonzero(mask)
     places = _nonzero(mask, bucket(count, mask.numel()))
+    if not mask.numel():
+        places = first(places, 0)  # there may be no element that a bucket of one could name
     return _gathered(self, [None] * dim + list(places.unbind(1))).narrow(dim, 0, count)
 
 

@@ -22,7 +22,7 @@ counts: Counter[str] = Counter()  # op -> calls that ran on the CPU
 
 def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an op that has no kernel of its own."""
-    rule = _decomposition(op)
+    rule = decomposition(op)
     running = _decomposing.__dict__.setdefault("ops", set())
     if rule is not None and op not in running:  # some of torch's rules only lead back to the op
         running.add(op)
@@ -32,7 +32,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             running.discard(op)
         if result is not NotImplemented:
             return result
-    functional = _functional(op)
+    functional = functional_form(op)
     if functional is not None:
         return _from_functional(op, functional, args, kwargs)
     from torchtpu.eager.dispatch import full_name
@@ -52,15 +52,16 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @cache
-def _decomposition(op: Any) -> Any:
+def decomposition(op: Any) -> Any:
+    """Return torch's rule for an op, None where it has none."""
     from torch._decomp import decomposition_table
 
     return decomposition_table.get(op)
 
 
 @cache
-def _functional(op: Any) -> Any:
-    """The functional overload of an in-place or out= one, where that one can be computed here."""
+def functional_form(op: Any) -> Any:
+    """Return the functional overload of an in-place or out= one, where that can be computed."""
     from torchtpu.eager.dispatch import derived, full_name
     from torchtpu.eager.schema import variants
 
@@ -73,7 +74,7 @@ def _functional(op: Any) -> Any:
         if any(a.written for a in arguments(found._schema)):
             continue
         in_place, out = variants(found)
-        if op in in_place + out and (full_name(found) in derived or _decomposition(found)):
+        if op in in_place + out and (full_name(found) in derived or decomposition(found)):
             return found
     return None
 
@@ -83,7 +84,7 @@ def _from_functional(
 ) -> Any:
     bound = {a.name: v for a, v in zip(arguments(op._schema), args, strict=False)} | kwargs
     inputs = {a.name: bound[a.name] for a in arguments(functional._schema) if a.name in bound}
-    rule = _decomposition(functional) or functional  # its parameters may have other names
+    rule = decomposition(functional) or functional  # its parameters may have other names
     named = {a.name for a in functional._schema.arguments if a.kwarg_only}
     results = rule(
         *(v for n, v in inputs.items() if n not in named),

@@ -47,13 +47,17 @@ def run_meta(op: Any, functional: Any, bound: Mapping[str, Any], *, mutates: boo
         _check_variant(op, on_meta)
     names = {a.name for a in functional._schema.arguments}
     inputs = {n: v for n, v in on_meta.items() if n in names}
-    restate.check(functional, inputs)
+    if not functional._schema.name.endswith("_backward"):  # called by autograd, not by the user
+        restate.check(functional, inputs)
     try:
-        return _describe(missing_meta.CORRECTED.get(functional, functional)(**inputs))
+        result = _describe(missing_meta.CORRECTED.get(functional, functional)(**inputs))
     except NotImplementedError:
         return _guess(op, functional, bound)
     except Exception as error:
         raise restate.as_cpu(error, functional, inputs) from None
+    if op is not functional and mutates:
+        _check_written(op, on_meta, result)
+    return result
 
 
 def check_index(device: torch.device | None) -> None:
@@ -106,10 +110,42 @@ def _check_variant(op: Any, on_meta: Mapping[str, Any]) -> None:
         with warnings.catch_warnings():  # that an out= tensor is resized is said when it is
             warnings.simplefilter("ignore")
             op(**{n: _to_meta(v) for n, v in on_meta.items()})
+        restate.check_unchecked(op, on_meta)
     except NotImplementedError:
         return  # no meta function for the variant: the functional one is checked next
     except Exception as error:
         raise restate.as_cpu(error, op, on_meta) from None
+
+
+def _check_written(op: Any, on_meta: Mapping[str, Any], result: MetaResult) -> None:
+    """What is written to keeps its shape, an integer tensor takes no floats, a real one no complex.
+
+    torch's meta functions of some variants let it pass.
+    """
+    written = [(a.is_out, on_meta.get(a.name)) for a in _written(op)]
+    targets = [(out, t) for out, v in written for t in (v if isinstance(v, list) else [v])]
+    for (is_out, target), output in zip(targets, result.outputs, strict=False):
+        if output is None or not isinstance(target, torch.Tensor):
+            continue
+        if not is_out and output.shape != tuple(target.shape):
+            problem = (
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(output.shape)}"
+            )
+        elif not torch.can_cast(output.dtype, target.dtype):
+            problem = (
+                f"result type {output.dtype} can't be cast to the desired output type "
+                f"{target.dtype}"
+            )
+        else:
+            continue
+        error = restate.of_variant(problem, op, on_meta)
+        if error is not None:
+            raise error
+
+
+def _written(op: Any) -> list[Any]:
+    return [a for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
 
 
 def _guess(op: Any, functional: Any, bound: Mapping[str, Any]) -> MetaResult:

@@ -40,6 +40,21 @@ def lstm_cell(
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
+@_meta("_aminmax")
+def aminmax(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The least and the largest element."""
+    return self.new_empty(()), self.new_empty(())
+
+
+@_meta("_aminmax.dim")
+def aminmax_of_dim(
+    self: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The least and the largest element along dim."""
+    shape = torch.amax(self, dim, keepdim).shape
+    return self.new_empty(shape), self.new_empty(shape)
+
+
 @_meta("_thnn_fused_gru_cell")
 def gru_cell(
     input_gates: torch.Tensor,
@@ -77,3 +92,110 @@ def margin_loss_backward(
 ) -> torch.Tensor:
     """Like the input of the forward."""
     return torch.empty_like(self)
+
+
+def _saves_nothing_in_evaluation(op: Any) -> Callable[..., Any]:
+    def meta(**arguments: Any) -> tuple[torch.Tensor, ...]:
+        made: tuple[torch.Tensor, ...] = op(**arguments)
+        if arguments.get("training", False) or arguments["running_mean"] is None:
+            return made
+        none = made[1].new_empty(0)
+        return (made[0], none, none, *made[3:])
+
+    return meta
+
+
+for _op in (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten._native_batch_norm_legit.default,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+    torch.ops.aten._batch_norm_no_update.default,
+):
+    CORRECTED[_op] = _saves_nothing_in_evaluation(_op)
+
+
+@_meta("histogram.bin_ct")
+def histogram(self: torch.Tensor, bins: int = 100, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counts and edges."""
+    return self.new_empty(bins), self.new_empty(bins + 1)
+
+
+@_meta("histogram.bins_tensor")
+def histogram_between(
+    self: torch.Tensor, bins: torch.Tensor, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counts and edges."""
+    return self.new_empty(bins.numel() - 1), self.new_empty(bins.shape)
+
+
+@_meta("_histogramdd_bin_edges")
+def histogramdd_bin_edges(self: torch.Tensor, bins: list[int], **_: Any) -> list[torch.Tensor]:
+    """Edges of each dim."""
+    return [self.new_empty(count + 1) for count in bins]
+
+
+@_meta("_histogramdd_from_bin_cts")
+def histogramdd_from_bin_cts(self: torch.Tensor, bins: list[int], **_: Any) -> torch.Tensor:
+    """One dim of counts for each column."""
+    return self.new_empty(bins)
+
+
+@_meta("_histogramdd_from_bin_tensors")
+def histogramdd_from_bin_tensors(
+    self: torch.Tensor, bins: list[torch.Tensor], **_: Any
+) -> torch.Tensor:
+    """One dim of counts for each column."""
+    return self.new_empty([edges.numel() - 1 for edges in bins])
+
+
+@_meta("geqrf")
+def geqrf(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The compact form, column by column, and the factors of the reflections."""
+    if self.dim() < 2 or not (self.is_floating_point() or self.is_complex()):
+        raise RuntimeError("torch.geqrf: input must have at least 2 dimensions of floating point.")
+    *batch, rows, columns = self.shape
+    tau = self.new_empty((*batch, min(rows, columns)))
+    return self.new_empty((*batch, columns, rows)).mT, tau
+
+
+@_meta("_compute_linear_combination")
+def compute_linear_combination(
+    input: torch.Tensor,  # noqa: A002  # the schema's name
+    coefficients: torch.Tensor,
+) -> torch.Tensor:
+    """One combination for each row of coefficients."""
+    if coefficients.dim() != 2 or coefficients.shape[1] != input.shape[0]:
+        raise RuntimeError(
+            "[_compute_linear_combination] expected coefficients of shape "
+            f"(n, {input.shape[0]}), got {tuple(coefficients.shape)}"
+        )
+    return input.new_empty((coefficients.shape[0], *input.shape[1:]))
+
+
+@_corrects(torch.ops.aten.linalg_lstsq.default)
+def linalg_lstsq(
+    self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, driver: str | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Solution, residuals, rank and singular values; what a driver lacks is empty."""
+    driver = driver or "gelsy"
+    vector = b.dim() == 1 or (b.dim() == self.dim() - 1 and b.shape == self.shape[:-1])
+    columns = b.unsqueeze(-1) if vector else b
+    if self.dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        raise RuntimeError("This function doesn't handle types other than float and double")
+    known = driver in ("gels", "gelsy", "gelsd", "gelss")
+    if self.dim() < 2 or self.dtype != b.dtype or not known:
+        raise RuntimeError("torch.linalg.lstsq: expected matrices of one dtype and a known driver")
+    *batch, rows, size = self.shape
+    if columns.dim() < 2 or columns.shape[-2] != rows:
+        raise RuntimeError("torch.linalg.lstsq: input and other must have as many rows")
+    together = torch.broadcast_shapes(batch, columns.shape[:-2])
+    x = self.new_empty((*together, size, columns.shape[-1]))
+    none = self.new_empty(0, dtype=self.dtype.to_real())
+    over = rows > size and driver != "gelsy"
+    rank = self.new_empty(0 if driver == "gels" else batch, dtype=torch.int64)
+    return (
+        x.squeeze(-1) if vector else x,
+        none.new_empty((*together, columns.shape[-1])) if over else none,
+        rank,
+        none.new_empty((*batch, min(rows, size))) if driver in ("gelsd", "gelss") else none,
+    )

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 _KEY_TYPE = ArrayType((4,), np.dtype(np.uint32))
 _HALF = (np.dtype(np.float16), dtypes.to_numpy(torch.bfloat16))
+_OVERLAP = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+    "single memory location. Please clone() the tensor before performing the operation."
+)
+_APART = frozenset(f"aten::{n}" for n in ("cat", "gather", "kthvalue", "take"))  # out= is no input
 _UNIFORM = frozenset({"aten::fill_", "aten::zero_"})  # one value: elements may share their memory
 
 
@@ -73,17 +78,21 @@ class Preparation:
             number_types=tuple(t.dtype for t in self.number_types),
             key=self.lowering.key,
             factories=tuple(factories),
-            returned=_returner(operation, meta),
+            returned=_counting(operation, _returner(operation, meta)),
         )
 
     def _check_outputs(self, meta: MetaResult) -> None:
         outs = [a.name for a in self.operation.arguments if a.is_out]
         wrong = [
-            (self.bound[n], m.shape)
+            (self.bound[n], m.shape, m.strides)
             for n, m in zip(outs, meta.outputs, strict=False)
             if m is not None and tuple(self.bound[n].shape) != m.shape
         ]
         if wrong:
+            written = {id(buffer_of(out.untyped_storage())) for out, *_ in wrong}
+            inputs = (v for n, v in self.bound.items() if n not in outs)
+            if any(written & _buffers_of(v) for v in inputs):  # a resize would change the input
+                raise RuntimeError(_OVERLAP)
             raise OutputsNeedResize(wrong)
 
     def _compute_type(self, meta: MetaResult) -> np.dtype[Any] | None:
@@ -152,7 +161,17 @@ class Preparation:
                     )
                 place = self._place_tensor(tensor)
                 found.append(_Write(place.buffer, view, len(found) if output is None else output))
+                self._check_overlaps(found[-1])
         return found
+
+    def _check_overlaps(self, write: _Write) -> None:
+        read = (view for buffer, view in self.tensors if buffer == write.buffer)
+        apart = self.operation.op._schema.name in _APART
+        if any(
+            views.partly_overlap(write.view, view) or (apart and view == write.view)
+            for view in read
+        ):
+            raise RuntimeError(_OVERLAP)
 
     def _reads(self, written: list[_Write]) -> list[int]:
         """Buffers that are inputs: all but those without contents that are only written whole."""
@@ -309,6 +328,12 @@ def _tensor_places(preparation: Preparation, value: Any) -> list[_TensorAt]:
     return found
 
 
+def _buffers_of(value: Any) -> set[int]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    tensors = (v for v in values if isinstance(v, torch.Tensor) and v.device.type == "tpu")
+    return {id(buffer_of(t.untyped_storage())) for t in tensors}
+
+
 def _is_whole(layout: Layout, view: views.View) -> bool:
     return (
         layout.shape == view.shape
@@ -342,6 +367,28 @@ def _write(base: Any, view: views.View, value: Any, shape: tuple[int, ...], dtyp
     from torchtpu.lowerings.registry import convert
 
     return views.write(base, view, convert(value, view.dtype), shape, dtype)
+
+
+def _counting(
+    operation: Operation, returned: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """Let the versions of the tensors of `_foreach_*_` grow: autograd counts no writes there.
+
+    Not those of running statistics: autograd saves them before they are written, as on the CPU.
+    """
+    if returned is None or not operation.op._schema.name.startswith("aten::_foreach_"):
+        return returned
+    unseen = {a.name for a in operation.arguments if a.written}
+    places = [(i, a.name) for i, a in enumerate(operation.arguments) if a.name in unseen]
+
+    def count_and_return(made: Any, args: Any, kwargs: Any) -> Any:
+        for position, name in places:
+            written = args[position] if position < len(args) else kwargs.get(name)
+            if written is not None:
+                torch.autograd.graph.increment_version(written)
+        return returned(made, args, kwargs)
+
+    return count_and_return
 
 
 def _returner(operation: Operation, meta: MetaResult) -> Callable[..., Any] | None:

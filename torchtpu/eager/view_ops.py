@@ -186,6 +186,20 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
     return same and view_of(self) == view_of(tensor)
 
 
+def tensor_split(
+    self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0
+) -> list[torch.Tensor]:
+    """Split at places, or in as many parts as, a tensor on the host or on the device says."""
+    where = tensor_indices_or_sections.cpu()
+    made: list[torch.Tensor] = torch.ops.aten.tensor_split.tensor_indices_or_sections._op_dk(
+        torch._C.DispatchKey.CompositeImplicitAutograd, self, where, dim
+    )
+    return made
+
+
+COMPOSITES = {"aten::tensor_split.tensor_indices_or_sections": tensor_split}  # with autograd above
+
+
 @kernel("aten::record_stream")
 def record_stream(self: torch.Tensor, s: torch.Stream) -> None:
     """Nothing to record: the device has one queue, and memory is freed in its order."""

@@ -17,7 +17,7 @@ _TANH_CUBE = 0.044715
 
 
 def _relu(x: Array) -> Array:
-    return jnp.maximum(x, jnp.zeros((), x.dtype))
+    return jnp.where(x < 0, jnp.zeros((), x.dtype), x)  # keeps -0.0
 
 
 unary("aten::relu", _relu)

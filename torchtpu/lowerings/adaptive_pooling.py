@@ -120,7 +120,8 @@ def fractional_max_pool(
     rank = len(output_size)
     values = self
     where = jnp.broadcast_to(plane_positions(self.shape, rank), self.shape)
-    samples = random_samples.reshape(*self.shape[:-rank], rank).astype(jnp.float32)
+    samples = random_samples.reshape(-1, rank)[: prod(self.shape[:-rank])]  # a batch's first: ours
+    samples = samples.reshape(*self.shape[:-rank], rank).astype(jnp.float32)
     for d in reversed(range(rank)):
         sample = samples[..., d if rank == 3 else 1 - d]  # torch draws in 2d for the last dim first
         axis = self.ndim - rank + d
@@ -147,7 +148,8 @@ def _random_starts(sample: Array, size: int, count: int, kernel: int) -> Array:
 def _gathered(x: Array, taps: Array, axis: int, lead: int) -> Array:
     """[*lead, .., size, ..] with taps [*lead, count, kernel] -> [*lead, .., count, kernel, ..]."""
     moved = jnp.moveaxis(x, axis, -1)
-    flat = taps.reshape(*taps.shape[:lead], *(1,) * (moved.ndim - lead - 1), -1)
+    count = prod(taps.shape[lead:])
+    flat = taps.reshape(*taps.shape[:lead], *(1,) * (moved.ndim - lead - 1), count)
     found = jnp.take_along_axis(moved, flat, -1)
     return jnp.moveaxis(
         found.reshape(*found.shape[:-1], *taps.shape[-2:]), (-2, -1), (axis, axis + 1)

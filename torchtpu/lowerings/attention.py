@@ -17,7 +17,7 @@ from torchtpu.lowerings.registry import Array, lowering
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Heads:
+class Heads:
     """Queries grouped by the key head that they share: [B, H, G, S, D] beside [B, H, T, D]."""
 
     query: Array
@@ -36,7 +36,7 @@ class _Heads:
         bias: Array | None,
         causal: bool,
         scale: Array | None,
-    ) -> _Heads:
+    ) -> Heads:
         """Group the query heads; a bias gets five dims too."""
         batch, heads, length, width = query.shape
         groups = heads // key.shape[1]
@@ -78,7 +78,7 @@ class _Heads:
         return scores + self.bias.astype(self.dtype)
 
 
-def _forward(heads: _Heads, keep: Array | None) -> tuple[Array, Array]:
+def forward(heads: Heads, keep: Array | None) -> tuple[Array, Array]:
     """The result in the layout of the query, and the log-sum-exp; rows without a key give 0."""
     scores = heads.scores()
     top = jnp.max(scores, -1, keepdims=True)
@@ -94,7 +94,7 @@ def _forward(heads: _Heads, keep: Array | None) -> tuple[Array, Array]:
     return out.reshape(batch, -1, length, out.shape[-1]), lse
 
 
-def _keep(key: Array, heads: _Heads, dropout_p: Array) -> Array:
+def kept(key: Array, heads: Heads, dropout_p: Array) -> Array:
     """0 with probability dropout_p, else 1 / (1 - dropout_p)."""
     shape = (*heads.query.shape[:-1], heads.key.shape[2])
     chance = jnp.asarray(dropout_p, jnp.float32)
@@ -112,7 +112,7 @@ def attention(
     scale: Array | None,
 ) -> tuple[Array, Array]:
     """[B, H, S, D] queries over [B, K, T, D] keys -> [B, H, S, E] and the log-sum-exp [B, H, S]."""
-    return _forward(_Heads.of(query, key, value, attn_bias, is_causal, scale), None)
+    return forward(Heads.of(query, key, value, attn_bias, is_causal, scale), None)
 
 
 @lowering("torchtpu::attention_dropout", key=True)
@@ -127,8 +127,8 @@ def attention_dropout(
     scale: Array | None,
 ) -> tuple[Array, Array, Array, Array]:
     """attention with dropout of the probabilities; returns the random key as two int64 too."""
-    heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
-    out, lse = _forward(heads, _keep(bits, heads, dropout_p))
+    heads = Heads.of(query, key, value, attn_bias, is_causal, scale)
+    out, lse = forward(heads, kept(bits, heads, dropout_p))
     halves = lax.bitcast_convert_type(bits.reshape(2, 2), jnp.int64)
     return out, lse, halves[0], halves[1]
 
@@ -150,31 +150,50 @@ def attention_backward(
     scale: Array | None,
 ) -> tuple[Array | None, ...]:
     """Gradients of query, key, value and bias."""
-    heads = _Heads.of(query, key, value, attn_bias, is_causal, scale)
-    grouped = (*heads.query.shape[:-1], value.shape[-1])
+    heads = Heads.of(query, key, value, attn_bias, is_causal, scale)
+    keep = None if seed is None or offset is None else kept(bits_of(seed, offset), heads, dropout_p)
+    grads, scores = backward(heads, grad_out, None, logsumexp, keep)
+    shapes = (query.shape, key.shape, value.shape)
+    found = [
+        g.reshape(s) if w else None for g, s, w in zip(grads, shapes, output_mask, strict=False)
+    ]
+    return *found, _grad_bias(scores, heads.bias, attn_bias) if output_mask[3] else None
+
+
+def bits_of(seed: Array, offset: Array) -> Array:
+    """The uint32[4] key that two int64 hold."""
+    return lax.bitcast_convert_type(jnp.stack([seed, offset]), jnp.uint32).reshape(4)
+
+
+def backward(
+    heads: Heads, grad_out: Array, out: Array | None, logsumexp: Array, keep: Array | None
+) -> tuple[tuple[Array, Array, Array], Array]:
+    """Gradients of query, key and value, and those of the scores [B, H, G, S, T].
+
+    out: the result that the log-sum-exp belongs to, where that is of more keys than these; None:
+        its product with the gradient is summed from the weights, which no rounding has touched.
+    """
+    grouped = (*heads.query.shape[:-1], heads.value.shape[-1])
     lse = logsumexp.reshape(*heads.query.shape[:-1], 1).astype(heads.dtype)
-    weights = jnp.where(jnp.isneginf(lse), 0, jnp.exp(heads.scores() - lse))  # [B, H, G, S, T]
+    weights = jnp.where(jnp.isneginf(lse), 0, jnp.exp(heads.scores() - lse))
     grad = grad_out.reshape(grouped)
-    slope = heads.product("bhgsd,bhtd->bhgst", grad, value)
+    slope = heads.product("bhgsd,bhtd->bhgst", grad, heads.value)
     dropped = weights
-    if seed is not None and offset is not None:
-        bits = lax.bitcast_convert_type(jnp.stack([seed, offset]), jnp.uint32).reshape(4)
-        keep = _keep(bits, heads, dropout_p)
+    if keep is not None:
         slope, dropped = slope * keep, weights * keep
-    inner = jnp.sum(
-        grad.astype(heads.dtype) * out.reshape(grouped).astype(heads.dtype), -1, keepdims=True
-    )
-    grad_scores = weights * (slope - inner)
+    if out is None:
+        inner = jnp.sum(weights * slope, -1, keepdims=True)
+    else:
+        products = grad.astype(heads.dtype) * out.reshape(grouped).astype(heads.dtype)
+        inner = jnp.sum(products, -1, keepdims=True)
+    scores = weights * (slope - inner)
     factor = jnp.asarray(heads.scale, heads.dtype)
-    grad_query = factor * heads.product("bhgst,bhtd->bhgsd", grad_scores, key)
-    return (
-        grad_query.reshape(query.shape) if output_mask[0] else None,
-        factor * heads.product("bhgst,bhgsd->bhtd", grad_scores, heads.query)
-        if output_mask[1]
-        else None,
-        heads.product("bhgst,bhgsd->bhtd", dropped, grad) if output_mask[2] else None,
-        _grad_bias(grad_scores, heads.bias, attn_bias) if output_mask[3] else None,
+    grads = (
+        factor * heads.product("bhgst,bhtd->bhgsd", scores, heads.key),
+        factor * heads.product("bhgst,bhgsd->bhtd", scores, heads.query),
+        heads.product("bhgst,bhgsd->bhtd", dropped, grad),
     )
+    return grads, scores
 
 
 def _grad_bias(grad_scores: Array, grouped: Array | None, bias: Array | None) -> Array | None:

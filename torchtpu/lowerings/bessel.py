@@ -82,10 +82,9 @@ def _bessel(name: str, order: int, *, second: bool) -> None:
         size = x if second else jnp.abs(x)
         near = (_second_kind if second else _first_kind)(jnp.minimum(size, _FAR), order)
         y = jnp.where(size < _FAR, near, _far(jnp.maximum(size, _FAR), order, second=second))
-        y = jnp.where(size == jnp.inf, 0, y)
         if second:
             return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, y))
-        return jnp.where(x < 0, -y, y) if order else y
+        return jnp.where(jnp.signbit(x), -y, y) if order else y
 
     lowering(f"aten::special_bessel_{name}")(call)
 

@@ -134,6 +134,8 @@ def convolution_backward(
     output_mask: tuple[bool, bool, bool],
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients of input, weight and bias: the transposes of a map that is linear in each."""
+    if not transposed and weight.shape[1]:  # torch's formula of _conv_depthwise2d says one group
+        groups = input.shape[1] // weight.shape[1]
     window = Window.of(
         weight.ndim - 2, stride, padding, dilation, transposed, output_padding, groups
     )

@@ -47,16 +47,9 @@ def cdist_forward(x1: Array, x2: Array, p: Array | float, compute_mode: int | No
 
 @lowering("aten::_cdist_backward", compute="output", constants=_NORMS)
 def cdist_backward(grad: Array, x1: Array, x2: Array, p: Array | float, cdist: Array) -> Array:
-    """The gradient of x1."""
+    """The gradient of x1 in the batch shape of both: autograd sums it to that of x1."""
     slope = _slope(x1[..., :, None, :] - x2[..., None, :, :], cdist, p)
-    return _summed_to(jnp.sum(grad[..., None] * slope, -2), x1.shape)
-
-
-def _summed_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """The sum over the dims along which `shape` was broadcast to that of x."""
-    x = jnp.sum(x, tuple(range(x.ndim - len(shape))))
-    over = tuple(d for d, (n, m) in enumerate(zip(shape, x.shape, strict=True)) if n == 1 != m)
-    return jnp.sum(x, over, keepdims=True)
+    return jnp.sum(grad[..., None] * slope, -2) if slope.size else jnp.zeros_like(x1)
 
 
 @lowering("aten::_pdist_forward", compute="output", constants=_NORMS)

@@ -47,7 +47,7 @@ def eye(n: int, m: int | None = None, dtype: Any = None) -> Array:
 )
 def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
     """steps numbers from start to end, both included; the later half is counted from the end."""
-    return _spaced(start, end, steps, dtype)
+    return spaced(start, end, steps, dtype)
 
 
 @lowering(
@@ -58,10 +58,11 @@ def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
 )
 def logspace(start: Array, end: Array, steps: int, base: Array = 10.0, dtype: Any = None) -> Array:
     """base to the powers of linspace."""
-    return jnp.power(base, _spaced(start, end, steps, dtype))
+    return jnp.power(base, spaced(start, end, steps, dtype))
 
 
-def _spaced(start: Array, end: Array, steps: int, dtype: Any) -> Array:
+def spaced(start: Array, end: Array, steps: int, dtype: Any) -> Array:
+    """steps numbers from start to end; the later half is counted from the end."""
     kind = np.dtype(dtype or np.float32)
     wide = kind if kind.kind in "fc" and kind.itemsize >= 4 else np.dtype(np.float32)
     start, end = (convert(v, wide) for v in alike(start, end))

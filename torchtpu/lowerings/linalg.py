@@ -1,13 +1,14 @@
-"""Matrix decompositions, solves, inverses and determinants of the last two dims."""
+"""Cholesky and LU factors of the last two dims, and the solves and determinants they give."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import expm
 
-from torchtpu.lowerings.registry import Array, lowering
+from torchtpu.lowerings.registry import Array, lowering, rounded
 
 Dims = tuple[int, ...]
 
@@ -17,28 +18,53 @@ def _transposed(a: Array, adjoint: bool = True) -> Array:
     return jnp.conj(a) if adjoint else a
 
 
-def _failed(result: Array) -> Array:
-    """info: 1 for each matrix whose result is not finite, else 0."""
-    return jnp.any(~jnp.isfinite(result), (-2, -1)).astype(jnp.int32)
-
-
 # --- Cholesky
 
 
+def _lower(a: Array, upper: bool) -> Array:
+    """The triangle that torch reads, as a lower one."""
+    return _transposed(jnp.triu(a)) if upper else jnp.tril(a)
+
+
 def _factor(a: Array, upper: bool) -> Array:
-    """L of a = L L^H from the triangle that torch reads, or its adjoint."""
-    lower = _transposed(jnp.triu(a)) if upper else jnp.tril(a)
-    factor = lax.linalg.cholesky(lower, symmetrize_input=False)
+    """L of a = L L^H, or its adjoint; NaN where there is none."""
+    factor = lax.linalg.cholesky(_lower(a, upper), symmetrize_input=False)
     return _transposed(factor) if upper else factor
+
+
+def _first_minor(a: Array) -> Array:
+    """The order of the first leading minor that is not positive, 0 for none."""
+
+    def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, found = state
+        pivot = rest[k, k].real
+        found = jnp.where((found == 0) & ~(pivot > 0), k + 1, found).astype(jnp.int32)
+        column = jnp.where(jnp.arange(a.shape[0]) > k, rest[:, k], 0)
+        return rest - jnp.outer(column, jnp.conj(column)) / pivot, found
+
+    return lax.fori_loop(0, a.shape[0], step, (a, jnp.zeros((), jnp.int32)))[1]
+
+
+def _minors(lower: Array) -> Array:
+    flat = lower.reshape(-1, *lower.shape[-2:])
+    return jax.vmap(_first_minor)(flat).reshape(lower.shape[:-2])
 
 
 @lowering("aten::linalg_cholesky_ex")
 def linalg_cholesky_ex(
     self: Array, upper: bool = False, check_errors: bool = False
 ) -> tuple[Array, Array]:
-    """The Cholesky factor, and where there is none."""
+    """The Cholesky factor, and where there is none the leading minor to blame."""
     factor = _factor(self, upper)
-    return factor, _failed(factor)
+    if self.size == 0:
+        return factor, jnp.zeros(self.shape[:-2], jnp.int32)
+    failed = ~jnp.all(jnp.isfinite(factor))
+    info = lax.cond(
+        failed,
+        lambda: _minors(_lower(self, upper)),
+        lambda: jnp.zeros(self.shape[:-2], jnp.int32),
+    )
+    return factor, info
 
 
 @lowering("aten::cholesky")
@@ -69,76 +95,31 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     return _cholesky_solve(factor, identity, upper)
 
 
-# --- orthogonal decompositions
-
-
-@lowering("aten::linalg_qr")
-def linalg_qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
-    """A = Q R."""
-    if mode == "r":
-        return jnp.zeros((0,), A.dtype), jnp.linalg.qr(A, mode="r")
-    q, r = jnp.linalg.qr(A, mode=mode)
-    return q, r
-
-
-@lowering("aten::linalg_householder_product")
-def linalg_householder_product(input: Array, tau: Array) -> Array:
-    """The first columns of a product of Householder reflections."""
-    if input.size == 0 or tau.shape[-1] == 0:
-        return jnp.broadcast_to(
-            jnp.eye(input.shape[-2], input.shape[-1], dtype=input.dtype), input.shape
-        )
-    return lax.linalg.householder_product(input, tau)
-
-
-@lowering("aten::_linalg_eigh")
-def linalg_eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
-    """Eigenvalues in ascending order and eigenvectors of a Hermitian matrix."""
-    triangle = jnp.tril(A) if UPLO.upper() == "L" else _transposed(jnp.triu(A))
-    if A.size == 0:
-        return jnp.zeros(A.shape[:-1], A.real.dtype), jnp.zeros(
-            A.shape if compute_v else (0,), A.dtype
-        )
-    vectors, values = lax.linalg.eigh(triangle, lower=True, symmetrize_input=False)
-    return values, vectors if compute_v else jnp.zeros((0,), A.dtype)
-
-
-@lowering("aten::linalg_eig")
-def linalg_eig(self: Array) -> tuple[Array, Array]:
-    """Eigenvalues and right eigenvectors (XLA has them on the CPU only)."""
-    values, vectors = jnp.linalg.eig(self)
-    return values, vectors
-
-
-@lowering("aten::_linalg_eigvals")
-def linalg_eigvals(self: Array) -> Array:
-    """Eigenvalues (XLA has them on the CPU only)."""
-    return jnp.linalg.eigvals(self)
-
-
-@lowering("aten::_linalg_svd")
-def linalg_svd(
-    A: Array, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
-) -> tuple[Array, Array, Array]:
-    """A = U diag(S) Vh."""
-    if not compute_uv:
-        empty = jnp.zeros((0,), A.dtype)
-        return empty, jnp.linalg.svd(A, compute_uv=False), empty
-    u, s, vh = jnp.linalg.svd(A, full_matrices=full_matrices)
-    return u, s, vh
-
-
 # --- LU and what follows from it
 
 
-def _lu(a: Array) -> tuple[Array, Array, Array]:
+def _lu(a: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     """LU, pivots counted from 1, and the row permutation."""
+    rank = min(a.shape[-2:])
+    rows = jnp.broadcast_to(jnp.arange(a.shape[-2]), a.shape[:-1])
     if a.size == 0:
-        rank = min(a.shape[-2:])
-        rows = jnp.broadcast_to(jnp.arange(a.shape[-2]), a.shape[:-1])
         return a, jnp.zeros((*a.shape[:-2], rank), jnp.int32), rows
+    if not pivot:
+        return _without_pivots(a), rows[..., :rank].astype(jnp.int32) + 1, rows
     lu, pivots, permutation = lax.linalg.lu(a)
     return lu, pivots + 1, permutation
+
+
+def _without_pivots(a: Array) -> Array:
+    """LU in one matrix by elimination in the given order."""
+    rows, columns = (jnp.arange(n) for n in a.shape[-2:])
+
+    def step(k: Array, lu: Array) -> Array:
+        factor = jnp.where(rows > k, lu[..., k] / lu[..., k, k][..., None], 0)
+        update = factor[..., None] * jnp.where(columns > k, lu[..., k, :], 0)[..., None, :]
+        return (lu - update).at[..., k].set(jnp.where(rows > k, factor, lu[..., k]))
+
+    return lax.fori_loop(0, min(a.shape[-2:]), step, a)
 
 
 def _singular(lu: Array) -> Array:
@@ -172,15 +153,16 @@ def linalg_lu_factor_ex(
     A: Array, pivot: bool = True, check_errors: bool = False
 ) -> tuple[Array, Array, Array]:
     """LU in one matrix, pivots, and where it is singular."""
-    lu, pivots, _ = _lu(A)
+    lu, pivots, _ = _lu(A, pivot)
     return lu, pivots, _singular(lu)
 
 
 @lowering("aten::linalg_lu")
 def linalg_lu(A: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
-    """A = P L U."""
-    lu, _, permutation = _lu(A)
-    return _permutation_matrix(permutation, A.dtype), *_triangles(lu)
+    """A = P L U; without pivots P is empty."""
+    lu, _, permutation = _lu(A, pivot)
+    matrix = _permutation_matrix(permutation, A.dtype) if pivot else jnp.zeros((0,), A.dtype)
+    return matrix, *_triangles(lu)
 
 
 @lowering("aten::lu_unpack")
@@ -277,7 +259,7 @@ def linalg_slogdet(A: Array) -> tuple[Array, Array, Array, Array]:
     return sign, jnp.sum(jnp.log(jnp.abs(diagonal)), -1), lu, pivots
 
 
-# --- triangular systems and the exponential
+# --- triangular systems
 
 
 @lowering("aten::triangular_solve")
@@ -298,10 +280,13 @@ def linalg_solve_triangular(
     return _triangular(self, B, upper=upper, left=left, unit=unitriangular)
 
 
-@lowering("aten::linalg_matrix_exp")
-def linalg_matrix_exp(self: Array) -> Array:
-    """The matrix exponential (scaling and squaring with Pade approximants)."""
-    if self.size == 0:
-        return self
-    flat = self.reshape(-1, *self.shape[-2:])
-    return jax.vmap(expm)(flat).reshape(self.shape)
+# --- products
+
+
+@lowering("aten::linalg_cross", compute="output", half=True)
+def linalg_cross(self: Array, other: Array, dim: int = -1, half: Any = None) -> Array:
+    """The cross product of vectors of three elements along dim."""
+    self, other = jnp.broadcast_arrays(self, other)
+    first, second = (jnp.roll(self, -n, dim) for n in (1, 2))
+    left, right = first * jnp.roll(other, -2, dim), second * jnp.roll(other, -1, dim)
+    return rounded(left, half) - rounded(right, half)

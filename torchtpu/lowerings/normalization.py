@@ -173,8 +173,12 @@ def _batch_norm(
     momentum: Array,
     eps: Array,
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Result, saved mean and 1 / std, and the new running mean and (unbiased) variance."""
+    """Result, saved mean and 1 / std, and the new running mean and (unbiased) variance.
+
+    Evaluation by running statistics saves nothing: two empty vectors.
+    """
     running_mean, running_var = running
+    evaluates = not training and running_mean is not None and running_var is not None
     if training or running_mean is None or running_var is None:
         mean, variance, count = _batch_statistics(x)
         if running_mean is not None:
@@ -187,6 +191,8 @@ def _batch_norm(
     rstd = lax.rsqrt(variance + eps)
     normal = (x - _channels(mean, x.ndim)) * _channels(rstd, x.ndim)
     result = _affine(normal, _channels(weight, x.ndim), _channels(bias, x.ndim))
+    if evaluates:
+        mean = rstd = mean[:0]
     return result, mean, rstd, running_mean, running_var
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torchtpu.lowerings.registry import Array, convert, lowering
+from torchtpu.lowerings.registry import Array, convert, lowering, rounded
 
 _POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 _TENSOR_OR_SCALAR = ("Tensor", "Scalar")
@@ -78,6 +78,13 @@ def multiply(a: Array, b: Array) -> Array:
     return a & b if a.dtype == bool else a * b
 
 
+def quotient(a: Array, b: Array) -> Array:
+    """a / b, rounded once; XLA would multiply by the reciprocal of a b that it broadcasts."""
+    if is_float(a) and b.shape != jnp.broadcast_shapes(a.shape, b.shape):
+        b = jnp.where(a == a, b, jnp.nan)
+    return jnp.divide(a, b)
+
+
 def floor_division(a: Array, b: Array) -> Array:
     """floor(a / b), exact where a / b rounds up to an integer; a / 0 is an infinity or NaN."""
     if not is_float(a):
@@ -91,17 +98,30 @@ def floor_division(a: Array, b: Array) -> Array:
     return jnp.where(b == 0, a / b, floor)
 
 
-def truncated_division(a: Array, b: Array) -> Array:
-    """a / b rounded towards zero."""
-    a, b = jnp.broadcast_arrays(a, b)
-    return jnp.trunc(a / b) if is_float(a) else lax.div(a, b)
+def truncated_division(a: Array, b: Array, half: Any) -> Array:
+    """a / b rounded towards zero; a quotient of two-byte floats is rounded to one before."""
+    if is_float(a):
+        return jnp.trunc(rounded(quotient(a, b), half if b.ndim else None))
+    return lax.div(*jnp.broadcast_arrays(a, b))
 
 
-@lowering("aten::div.Tensor_mode", "aten::div.Scalar_mode", compute="output")
-def div_mode(self: Array, other: Array, rounding_mode: str | None) -> Array:
+@lowering("aten::div.Tensor_mode", "aten::div.Scalar_mode", compute="output", half=True)
+def div_mode(self: Array, other: Array, rounding_mode: str | None, half: Any = None) -> Array:
     """self / other, rounded to minus infinity ("floor"), to zero ("trunc") or not."""
-    rounding = {None: jnp.divide, "floor": floor_division, "trunc": truncated_division}
-    return rounding[rounding_mode](*alike(self, other))
+    self, other = alike(self, other)
+    if rounding_mode == "trunc":
+        return truncated_division(self, other, half)
+    return (quotient if rounding_mode is None else floor_division)(self, other)
+
+
+def _logaddexp(a: Array, b: Array) -> Array:
+    """log(exp(a) + exp(b)); the imaginary part of a complex one is not brought into (-pi, pi]."""
+    if not jnp.issubdtype(a.dtype, jnp.complexfloating):
+        return jnp.logaddexp(a, b)
+    low, high = jnp.where(a.real < b.real, a, b), jnp.where(a.real < b.real, b, a)
+    both_infinite = jnp.isinf(high.real) & (high.real == low.real)
+    sum_ = jnp.where(high.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
+    return jnp.where(both_infinite, sum_, jnp.log1p(jnp.exp(low - high)) + high)
 
 
 def _truncated_remainder(a: Array, b: Array) -> Array:
@@ -109,7 +129,7 @@ def _truncated_remainder(a: Array, b: Array) -> Array:
 
 
 binary("aten::mul", multiply)
-binary("aten::div", jnp.divide)
+binary("aten::div", quotient)
 binary("aten::floor_divide", floor_division, ("", "Scalar"))
 binary("aten::remainder", jnp.remainder, ("Tensor", "Scalar", "Scalar_Tensor"))
 binary("aten::fmod", _truncated_remainder)
@@ -121,7 +141,7 @@ binary("aten::atan2", jnp.arctan2, ("",))
 binary("aten::hypot", jnp.hypot, ("",))
 binary("aten::copysign", jnp.copysign)
 binary("aten::nextafter", jnp.nextafter, ("",), compute="as_is")
-binary("aten::logaddexp", jnp.logaddexp, ("",))
+binary("aten::logaddexp", _logaddexp, ("",))
 binary("aten::logaddexp2", jnp.logaddexp2, ("",))
 binary("aten::gcd", jnp.gcd, ("",))
 binary("aten::lcm", jnp.lcm, ("",))

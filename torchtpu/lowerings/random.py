@@ -57,14 +57,23 @@ def working(dtype: Any) -> np.dtype[Any]:
 
 @lowering("aten::uniform", key=True, shape_only=_LIKE)
 def uniform(key: Array, self: Array, from_: Array = 0.0, to: Array = 1.0) -> Array:
-    """Uniform in [from, to); a value that rounds up to `to` is drawn down to from."""
+    """Uniform in [from, to); a value that rounds up to `to` becomes the one before it."""
     dtype = working(self.dtype)
     low, high = jnp.asarray(from_, dtype), jnp.asarray(to, dtype)
     if self.dtype.kind == "c":
         parts = [unit(k, self.shape, dtype) for k in split(key, 2)]
         return lax.complex(*(p * (high - low) + low for p in parts))
     drawn = (unit(key, self.shape, dtype) * (high - low) + low).astype(self.dtype)
-    return jnp.where(drawn < high.astype(self.dtype), drawn, low.astype(self.dtype))
+    low, high = low.astype(self.dtype), high.astype(self.dtype)
+    return jnp.where(drawn < high, drawn, lax.nextafter(high, low))
+
+
+def finite(drawn: Array, dtype: Any) -> Array:
+    """Numbers beyond the largest of a dtype as the largest: a tail has no infinity."""
+    if not jnp.issubdtype(dtype, np.floating):
+        return drawn
+    most = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # jax
+    return jnp.clip(drawn, -most, most)
 
 
 @lowering("aten::normal_functional", key=True, shape_only=_LIKE)
@@ -92,14 +101,15 @@ def normal_around(key: Array, mean: Array, std: Array = 1.0) -> Array:
 @lowering("aten::log_normal", key=True, shape_only=_LIKE)
 def log_normal(key: Array, self: Array, mean: Array = 1.0, std: Array = 2.0) -> Array:
     """exp of a normal number."""
-    return jnp.exp(normal(key, self, mean, std))
+    return finite(jnp.exp(normal(key, self, mean, std)), self.dtype)
 
 
 @lowering("aten::exponential", key=True, shape_only=_LIKE)
 def exponential(key: Array, self: Array, lambd: Array = 1.0) -> Array:
     """-log(u) / lambd, above 0."""
     dtype = working(self.dtype)
-    return -jnp.log(open_unit(key, self.shape, dtype)) / jnp.asarray(lambd, dtype)
+    drawn = -jnp.log(open_unit(key, self.shape, dtype)) / jnp.asarray(lambd, dtype)
+    return finite(drawn, self.dtype)
 
 
 @lowering("aten::cauchy", key=True, shape_only=_LIKE)
@@ -107,7 +117,8 @@ def cauchy(key: Array, self: Array, median: Array = 0.0, sigma: Array = 1.0) -> 
     """median + sigma tan(pi (u - 1/2))."""
     dtype = working(self.dtype)
     angle = np.pi * (open_unit(key, self.shape, dtype) - 0.5)
-    return jnp.asarray(median, dtype) + jnp.asarray(sigma, dtype) * jnp.tan(angle)
+    drawn = jnp.asarray(median, dtype) + jnp.asarray(sigma, dtype) * jnp.tan(angle)
+    return finite(drawn, self.dtype)
 
 
 @lowering("aten::geometric", key=True, shape_only=_LIKE)
@@ -137,18 +148,28 @@ def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
 
 
 def _integers(key: Array, shape: tuple[int, ...], low: Array, size: Array) -> Array:
-    """low + (64 random bits modulo size); a size of 0 means 2^64."""
+    """low + floor(size * 64 random bits / 2^64); a size of 0 means 2^64.
+
+    Each number comes with a probability within 2^-64 of 1 / size, as many above it as below.
+    """
     drawn = bits(key, shape, np.uint64)
-    drawn = jnp.where(size == 0, drawn, drawn % jnp.maximum(size, 1))
-    return lax.bitcast_convert_type(drawn, jnp.int64) + low
+    scaled = jnp.where(size == 0, drawn, _high_product(drawn, size))
+    return lax.bitcast_convert_type(scaled, jnp.int64) + low
+
+
+def _high_product(a: Array, b: Array) -> Array:
+    """The upper 64 bits of a product of two uint64, from four products of their halves."""
+    low = np.uint64(0xFFFFFFFF)
+    cross = (a >> 32) * (b & low) + ((a & low) * (b & low) >> 32)
+    return (a >> 32) * (b >> 32) + (cross >> 32) + (((a & low) * (b >> 32) + (cross & low)) >> 32)
 
 
 @lowering("aten::random.from", key=True, shape_only=_LIKE, numbers={"from", "to"})
 def random_from(key: Array, self: Array, from_: Array, to: Array | None) -> Array:
     """Integers from `from` up to, not including, `to`; up to the dtype's largest without `to`."""
     low = jnp.asarray(from_, jnp.int64)
-    high = jnp.asarray(_largest(self.dtype) + 1 if to is None else to, jnp.int64)
-    return _integers(key, self.shape, low, (high - low).astype(jnp.uint64))
+    high = np.uint64(largest_exact(self.dtype) + 1) if to is None else to.astype(jnp.uint64)
+    return _integers(key, self.shape, low, high - low.astype(jnp.uint64))
 
 
 @lowering("aten::random.to", key=True, shape_only=_LIKE, numbers={"to"})
@@ -160,18 +181,18 @@ def random_to(key: Array, self: Array, to: Array) -> Array:
 @lowering("aten::random", key=True, shape_only=_LIKE)
 def random(key: Array, self: Array) -> Array:
     """Integers from 0 to the largest that the dtype holds exactly."""
-    if self.dtype == bool:
-        return (bits(key, self.shape, np.uint32) & 1).astype(bool)
-    size = jnp.asarray(_largest(self.dtype) + 1, jnp.uint64)
-    return _integers(key, self.shape, jnp.zeros((), jnp.int64), size)
+    if self.dtype == np.uint64:
+        return bits(key, self.shape, np.uint64)
+    return random_from(key, self, jnp.zeros((), jnp.int64), None)
 
 
-def _largest(dtype: Any) -> int:
-    """The largest integer up to which a dtype holds all of them."""
+def largest_exact(dtype: Any) -> int:
+    """The largest integer (of int64 too) up to which a dtype holds all of them."""
     kind = np.dtype(dtype)
-    if kind.kind in "biu":
-        bits = {"b": 1, "u": kind.itemsize * 8, "i": kind.itemsize * 8 - 1}[kind.kind]
-        return int(min(2**bits, 2**63 - 1)) - 1
+    if kind.kind == "b":
+        return 1
+    if kind.kind in "iu":
+        return min(int(np.iinfo(kind).max), 2**63 - 1)
     digits = int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]  # jax
     return int(2**digits)
 
@@ -209,9 +230,14 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
         return lax.top_k(jnp.log(weights) + noise, num_samples)[1]
     sums = jnp.cumsum(weights, -1)
     drawn = unit(key, (*weights.shape[:-1], num_samples), weights.dtype) * sums[..., -1:]
-    index = jnp.sum(sums[..., None, :] <= drawn[..., None], -1, dtype=jnp.int32)
+    rows = (sums.reshape(-1, sums.shape[-1]), drawn.reshape(-1, num_samples))
+    index = jax.vmap(_first_above)(*rows).reshape(drawn.shape)
     last = jnp.max(jnp.where(weights > 0, jnp.arange(weights.shape[-1]), 0), -1, keepdims=True)
     return jnp.minimum(index, last)
+
+
+def _first_above(sums: Array, drawn: Array) -> Array:
+    return jnp.searchsorted(sums, drawn, side="right").astype(jnp.int32)
 
 
 @lowering("aten::rrelu_with_noise_functional", key=True)
@@ -248,81 +274,3 @@ def rrelu_with_noise_writing(
     """rrelu_with_noise that keeps the slopes in `noise`."""
     result, slopes = rrelu_with_noise(key, self, noise, lower, upper, training)
     return result, slopes
-
-
-@lowering("aten::poisson", key=True)
-def poisson(key: Array, self: Array) -> Array:
-    """Poisson counts with these means."""
-    return _poisson(key, self.astype(working(self.dtype)))
-
-
-def _poisson(key: Array, mean: Array) -> Array:
-    """Multiply uniform numbers up to a mean of 10, transformed rejection (Hoermann 1993) above."""
-    return jnp.where(mean < 10, _poisson_small(key, mean), _poisson_large(key, mean))
-
-
-def _poisson_small(key: Array, mean: Array) -> Array:
-    limit = jnp.exp(-jnp.minimum(mean, 10))
-
-    def step(state: Any) -> Any:
-        key, product, count = state
-        key, draw = split(key, 2)
-        product = product * open_unit(draw, mean.shape, mean.dtype)
-        return key, product, jnp.where(product > limit, count + 1, count)
-
-    start = (key, jnp.ones_like(mean), jnp.zeros_like(mean))
-    return lax.while_loop(lambda s: jnp.any(s[1] > limit), step, start)[2]
-
-
-def _poisson_large(key: Array, mean: Array) -> Array:
-    mean = jnp.maximum(mean, 10)
-    b = 0.931 + 2.53 * jnp.sqrt(mean)
-    a = -0.059 + 0.02483 * b
-    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
-    v_r = 0.9277 - 3.6224 / (b - 2)
-
-    def step(state: Any) -> Any:
-        key, count, done = state
-        key, first, second = split(key, 3)
-        u = open_unit(first, mean.shape, mean.dtype) - 0.5
-        v = open_unit(second, mean.shape, mean.dtype)
-        us = 0.5 - jnp.abs(u)
-        k = jnp.floor((2 * a / us + b) * u + mean + 0.43)
-        quick = (us >= 0.07) & (v <= v_r)
-        reject = (k < 0) | ((us < 0.013) & (v > us))
-        s = jnp.log(v * inverse_alpha / (a / (us * us) + b))
-        exact = s <= -mean + k * jnp.log(mean) - lax.lgamma(jnp.maximum(k, 0) + 1)
-        accept = quick | (~reject & exact)
-        return key, jnp.where(done | ~accept, count, k), done | accept
-
-    start = (key, jnp.zeros_like(mean), ~jnp.isfinite(mean))
-    return lax.while_loop(lambda s: ~jnp.all(s[2]), step, start)[1]
-
-
-@lowering("aten::binomial", key=True)
-def binomial(key: Array, count: Array, prob: Array) -> Array:
-    """Successes in `count` trials of probability `prob`."""
-    dtype = working(count.dtype)
-    typed = jax.random.wrap_key_data(split(key, 1)[0][:2], impl="threefry2x32")
-    count, prob = jnp.broadcast_arrays(count.astype(dtype), prob.astype(dtype))
-    return jax.random.binomial(typed, count, prob, shape=count.shape, dtype=dtype)
-
-
-@lowering("aten::_standard_gamma", key=True)
-def standard_gamma(key: Array, self: Array) -> Array:
-    """Gamma numbers of scale 1 with these shapes."""
-    typed = jax.random.wrap_key_data(split(key, 1)[0][:2], impl="threefry2x32")
-    return jax.random.gamma(typed, self.astype(working(self.dtype)))
-
-
-@lowering("aten::_sample_dirichlet", key=True)
-def sample_dirichlet(key: Array, self: Array) -> Array:
-    """Dirichlet vectors along the last dim."""
-    drawn = standard_gamma(key, self)
-    return drawn / jnp.sum(drawn, -1, keepdims=True)
-
-
-@lowering("aten::_standard_gamma_grad", compute="output")
-def standard_gamma_grad(self: Array, output: Array) -> Array:
-    """Derivative of a gamma number with respect to its shape."""
-    return lax.random_gamma_grad(self, output)

@@ -48,6 +48,8 @@ class Lowering:
     numbers: arguments that the schema calls int and that are program inputs like Scalars.
     constants: values of number arguments that get a program of their own, e.g. pow(x, 2).
     keep: arguments that are never cast (conditions, indices).
+    half: the function takes `half`, the two-byte dtype that torch rounds to between its steps
+        (None where the call computes in another).
     key: the function draws random bits: its first argument is a uint32[4] key.
     shape_only: tensor arguments of which only shape and dtype matter (`fill`, `uniform`).
     writes: argument name -> index of the output that replaces it (running statistics).
@@ -63,6 +65,7 @@ class Lowering:
     numbers: frozenset[str] = frozenset()
     constants: Mapping[str, frozenset[float]]
     keep: frozenset[str] = frozenset()
+    half: bool = False
     key: bool = False
     shape_only: frozenset[str] = frozenset()
     writes: Mapping[str, int]
@@ -75,6 +78,8 @@ class Lowering:
             if self.opmath and dtype in _HALF:
                 dtype = np.dtype(np.float32)
             kwargs = {n: a if n in self.keep else _cast(a, dtype) for n, a in kwargs.items()}
+        if self.half:
+            kwargs["half"] = types.compute if types.compute in _HALF else None
         results = self.fn(*key, **{_PARAMETERS.get(n, n): a for n, a in kwargs.items()})
         if types.outputs is None:
             return results
@@ -135,6 +140,7 @@ def lowering(
     numbers: Iterable[str] = (),
     constants: Mapping[str, Iterable[float]] | None = None,
     keep: Iterable[str] = (),
+    half: bool = False,
     key: bool = False,
     shape_only: Iterable[str] = (),
     writes: Mapping[str, int] | None = None,
@@ -154,6 +160,7 @@ def lowering(
                     numbers=frozenset(numbers),
                     constants={n: frozenset(v) for n, v in (constants or {}).items()},
                     keep=frozenset(keep),
+                    half=half,
                     key=key,
                     shape_only=frozenset(shape_only),
                     writes=dict(writes or {}),
@@ -197,7 +204,17 @@ def convert(array: Array, dtype: Any) -> Array:
         return array != 0
     if array.dtype.kind == "c" and dtype.kind != "c":
         array = array.real
+    if array.dtype == bool and dtype.kind not in "iu":
+        array = jnp.where(array, 1, 0)  # XLA makes x * convert(bool) a select: no NaN of inf * 0
     return jax.lax.convert_element_type(array, dtype)
+
+
+def rounded(array: Array, half: np.dtype[Any] | None) -> Array:
+    """Round float32 numbers to those of a two-byte dtype, if one is given, and keep float32."""
+    if half is None:
+        return array
+    limits = jnp.finfo(half)  # type: ignore[no-untyped-call]  # jax
+    return jax.lax.reduce_precision(array, limits.nexp, limits.nmant)
 
 
 def _cast(value: Any, dtype: np.dtype[Any]) -> Any:

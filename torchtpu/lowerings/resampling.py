@@ -96,6 +96,9 @@ def _sinc3(x: np.ndarray) -> np.ndarray:
 def _matrix(taps: Taps, size: int, dtype: np.dtype) -> Array:
     """[count, size]: the weight of each input element in each output element."""
     index, weights = taps
+    if index.shape[1] > 4:  # as many as the output is smaller: one scatter, and not a sum of each
+        rows = jnp.arange(len(index))[:, None]
+        return jnp.zeros((len(index), size), dtype).at[rows, index].add(jnp.asarray(weights, dtype))
     columns = jnp.arange(size)
     hits = [
         jnp.where(index[:, t, None] == columns, jnp.asarray(weights[:, t, None], dtype), 0)
@@ -211,9 +214,8 @@ def _reflect(place: Array, low: float, high: float) -> Array:
     if low == high:
         return jnp.zeros_like(place)
     span = high - low
-    distance = jnp.abs(place - low)
-    turns = jnp.floor(distance / span)
-    rest = distance - turns * span
+    distance = jnp.where(place < low, low - place, place - low)
+    turns, rest = jnp.floor(distance / span), lax.rem(distance, jnp.full_like(distance, span))
     return jnp.where(turns % 2 == 0, rest + low, high - rest)
 
 
@@ -224,15 +226,15 @@ def _within(place: Array, size: int, padding_mode: int, aligned: bool) -> Array:
     if padding_mode == 2:
         ends = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
         place = _reflect(place, *ends)
-    return jnp.clip(place, 0, size - 1)
+    # no gradient at the ends themselves, as in torch
+    return jnp.where(place <= 0, 0, jnp.where(place >= size - 1, size - 1, place))
 
 
 def _read(x: Array, places: list[Array]) -> Array:
     """[N, C, *plane] at integer positions [N, *out] per dim; outside gives 0."""
-    inside = jnp.ones(places[0].shape, bool)
-    flat = jnp.zeros(places[0].shape, jnp.int32)
+    inside, flat = jnp.ones((), bool), jnp.zeros((), jnp.int32)
     for place, size in zip(places, x.shape[2:], strict=True):
-        inside &= (place >= 0) & (place <= size - 1)
+        inside = inside & (place >= 0) & (place <= size - 1)
         flat = flat * size + jnp.clip(place, 0, size - 1).astype(jnp.int32)
     batch, out = flat.shape[0], flat.shape[1:]
     planes = x.reshape(*x.shape[:2], -1)
@@ -242,26 +244,31 @@ def _read(x: Array, places: list[Array]) -> Array:
 
 def grid_sample(input: Array, grid: Array, mode: int, padding_mode: int, aligned: bool) -> Array:
     """[N, C, *plane] at grid [N, *out, rank]: mode 0 linear, 1 nearest, 2 cubic."""
-    sizes = input.shape[2:]
-    raw = [  # the grid's last dim names the plane's dims from the last to the first
-        _unnormalized(grid[..., len(sizes) - 1 - d], size, aligned) for d, size in enumerate(sizes)
-    ]
+    sizes, out = input.shape[2:], grid.shape[1:-1]
+    rank = len(sizes)
+    grid = grid.reshape(grid.shape[0], prod(out), rank)
 
-    def bounded(places: list[Array]) -> list[Array]:
-        return [_within(p, n, padding_mode, aligned) for p, n in zip(places, sizes, strict=True)]
+    def bounded(place: Array, d: int) -> Array:
+        return _within(place, sizes[d], padding_mode, aligned)
 
+    # the grid's last dim names the plane's dims from the last to the first
+    places = [_unnormalized(grid[..., rank - 1 - d], sizes[d], aligned) for d in range(rank)]
+    if mode != 2:
+        places = [bounded(p, d) for d, p in enumerate(places)]
     if mode == 1:
-        return _read(input, [jnp.round(p) for p in bounded(raw)])
-    places = bounded(raw) if mode == 0 else raw
-    low = [lax.stop_gradient(jnp.floor(p)) for p in places]
-    part = [p - q for p, q in zip(places, low, strict=True)]
-    total = jnp.zeros((), input.dtype)
-    for tap in product(range(-1, 3) if mode == 2 else range(2), repeat=len(sizes)):
-        near = [q + o for q, o in zip(low, tap, strict=True)]
-        weight = prod(_grid_weight(p, o, mode) for p, o in zip(part, tap, strict=True))
-        near = bounded(near) if mode == 2 else near
-        total = total + _read(input, near) * jnp.asarray(weight)[:, None]
-    return total
+        found = _read(input, [jnp.round(p) for p in places])
+        return found.reshape(*input.shape[:2], *out)
+    near, weight = [], jnp.ones((), input.dtype)
+    for d, place in enumerate(places):
+        low = lax.stop_gradient(jnp.floor(place))
+        # [N, out] -> [N, 1.., taps, ..1, out]: the taps of dim d stand at 1 + d
+        low, part = (jnp.expand_dims(v, range(1, 1 + rank)) for v in (low, place - low))
+        offsets = range(-1, 3) if mode == 2 else range(2)
+        taps = jnp.concatenate([low + o for o in offsets], 1 + d)
+        near.append(bounded(taps, d) if mode == 2 else taps)
+        weight = weight * jnp.concatenate([_grid_weight(part, o, mode) for o in offsets], 1 + d)
+    found = jnp.sum(_read(input, near) * weight[:, None], range(2, 2 + rank))
+    return found.reshape(*input.shape[:2], *out)
 
 
 def _grid_weight(part: Array, offset: int, mode: int) -> Array:

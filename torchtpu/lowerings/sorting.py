@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torchtpu.lowerings.pointwise import quotient
 from torchtpu.lowerings.reductions import argmax
-from torchtpu.lowerings.registry import Array, convert, lowering
+from torchtpu.lowerings.registry import Array, convert, lowering, rounded
 
 
 def sorted_along(x: Array, axis: int, descending: bool = False) -> tuple[Array, Array]:
@@ -173,19 +176,26 @@ def bucketize(
     return _search(boundaries, jnp.asarray(self), right)
 
 
-@lowering("aten::histc", compute="output", constants={"min": (0,), "max": (0,)})
-def histc(self: Array, bins: int = 100, min: Array = 0, max: Array = 0) -> Array:
+@lowering("aten::histc", compute="output", constants={"min": (0,), "max": (0,)}, half=True)
+def histc(self: Array, bins: int = 100, min: Array = 0, max: Array = 0, half: Any = None) -> Array:
     """Counts in equal bins between min and max; the data's own range where both are the same."""
     flat = self.reshape(-1)
     dtype = flat.dtype
     if flat.size == 0:
         return jnp.zeros(bins, dtype)
-    low, high = jnp.asarray(min, dtype), jnp.asarray(max, dtype)
+    low, high = (rounded(jnp.asarray(v, dtype), half) for v in (min, max))
     own = low == high
     low, high = jnp.where(own, jnp.min(flat), low), jnp.where(own, jnp.max(flat), high)
     low, high = jnp.where(low == high, low - 1, low), jnp.where(low == high, high + 1, high)
     inside = (flat >= low) & (flat <= high)
-    wide = jnp.promote_types(dtype, jnp.float32)
-    place = ((flat - low).astype(wide) / (high - low).astype(wide) * bins).astype(jnp.int32)
-    place = jnp.clip(place, 0, bins - 1)
+    place = jnp.clip(_bin(flat - low, high - low, bins, half), 0, bins - 1)
     return jnp.zeros(bins, dtype).at[place].add(inside.astype(dtype))
+
+
+def _bin(offset: Array, width: Array, bins: int, half: Any) -> Array:
+    """offset * bins / width in torch's order and, for two-byte floats, its rounding."""
+    wide = jnp.promote_types(offset.dtype, jnp.float32)
+    offset, width, count = (
+        rounded(v.astype(wide), half) for v in (offset, width, jnp.asarray(bins))
+    )
+    return rounded(quotient(rounded(offset * count, half), width), half).astype(jnp.int32)

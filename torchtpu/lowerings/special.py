@@ -83,6 +83,21 @@ def _zeta(x: Array, q: Array) -> Array:
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, result))
 
 
+def _incomplete_gamma(
+    fn: Callable[[Array, Array], Array], at_0: int
+) -> Callable[[Array, Array], Array]:
+    """fn(a, x) with torch's limits: at_0 for x = 0 or a = inf, 1 - at_0 for x = inf or a = 0."""
+
+    def call(a: Array, x: Array) -> Array:
+        y = jnp.where(jnp.isinf(x), 1 - at_0, fn(a, x))
+        y = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, at_0), y)
+        y = jnp.where(x == 0, at_0, y)
+        y = jnp.where(a == 0, jnp.where(x > 0, 1 - at_0, jnp.nan), y)
+        return jnp.where((x < 0) | (a < 0), jnp.nan, y)
+
+    return call
+
+
 binary(
     "aten::xlogy",
     lambda a, b: _product(a, jnp.log(b), b),
@@ -91,8 +106,8 @@ binary(
 _SPECIAL = ("", "other_scalar", "self_scalar")
 binary("aten::special_xlog1py", lambda a, b: _product(a, jnp.log1p(b), b), _SPECIAL)
 binary("aten::special_zeta", _zeta, _SPECIAL)
-binary("aten::igamma", special.gammainc, ("",))
-binary("aten::igammac", special.gammaincc, ("",))
+binary("aten::igamma", _incomplete_gamma(special.gammainc, at_0=0), ("",))
+binary("aten::igammac", _incomplete_gamma(special.gammaincc, at_0=1), ("",))
 
 
 @lowering("aten::polygamma", compute="output")

@@ -139,3 +139,44 @@ def transformer_encoder_layer_fwd(
     x = src + _attend(src, src, src, weights, mask, mask_type)[0]
     x = normal(x, norm_weight_1, norm_bias_1)
     return normal(x + feed_forward(x), norm_weight_2, norm_bias_2)
+
+
+@lowering("aten::_transform_bias_rescale_qkv")
+def transform_bias_rescale_qkv(
+    qkv: Array, qkv_bias: Array, num_heads: int
+) -> tuple[Array, Array, Array]:
+    """[B, S, 3 H D] plus bias -> three [B, H, S, D], the queries divided by sqrt(D)."""
+    batch, length, width = qkv.shape
+    parts = (qkv + qkv_bias).reshape(batch, length, 3, num_heads, width // 3 // num_heads)
+    query, key, value = jnp.moveaxis(parts, (2, 3), (0, 2))
+    return query / jnp.sqrt(query.shape[-1]).astype(query.dtype), key, value
+
+
+def _spread_mask(mask: Array, shape: tuple[int, ...], mask_type: int | None) -> Array:
+    """A mask beside [B, H, S, T] scores: type 0 is [S, T], 1 is [B, T], 2 has their shape."""
+    if mask_type == 1 and mask.shape != shape:
+        mask = mask[:, None, None, :]
+    return jnp.broadcast_to(mask, shape)
+
+
+@lowering("aten::_masked_softmax")
+def masked_softmax(
+    self: Array, mask: Array, dim: int | None = None, mask_type: int | None = None
+) -> Array:
+    """Softmax over the elements that the mask leaves (False); 0 where it is True."""
+    axis = self.ndim - 1 if dim is None else dim
+    wide = self.astype(jnp.promote_types(self.dtype, jnp.float32))
+    scores = jnp.where(_spread_mask(mask, self.shape, mask_type), -jnp.inf, wide)
+    return jax.nn.softmax(scores, axis=axis) if self.size else self
+
+
+@lowering("aten::_masked_softmax_backward")
+def masked_softmax_backward(
+    grad_output: Array, output: Array, mask: Array, dim: int | None = None
+) -> Array:
+    """The gradient of softmax where the mask leaves an element, 0 elsewhere."""
+    axis = output.ndim - 1 if dim is None else dim
+    out = output.astype(jnp.promote_types(output.dtype, jnp.float32))
+    grad = jnp.where(mask, 0, grad_output.astype(out.dtype))
+    kept = jnp.where(mask, 0, out)
+    return kept * (grad - jnp.sum(grad * kept, axis, keepdims=True))

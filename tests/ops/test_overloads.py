@@ -1,0 +1,52 @@
+"""Overloads called one by one give what the CPU gives, and the support table says how.
+
+A tenth of the lists, by the day; `make sweep` takes all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+import pytest
+import torch
+
+from tests.ops import overloads
+from torchtpu.cli import lowerings
+
+_PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal())) % 10
+_TODAY = overloads.names("cuda")[_PART::10]
+
+
+@pytest.mark.parametrize("names", [_TODAY[i : i + 10] for i in range(0, len(_TODAY), 10)], ids=str)
+def test_a_tenth_of_the_overloads_with_a_cuda_kernel(names: list[str]) -> None:
+    calls = {name: overloads.calls_of(name, (torch.float32, torch.int64)) for name in names}
+    found = [overloads.outcome(name, calls[name][:2]) for name in names]
+    assert not [v for o in found if (v := overloads.verdict(o))]
+
+
+def test_deviations_are_few_and_name_what_there_is() -> None:
+    cuda, known = overloads.names("cuda"), overloads.deviations()
+    assert set(known) <= set(cuda)
+    assert len(known) <= 0.03 * len(cuda)
+    assert not set(known) & set(overloads.names("core"))
+    assert all(row["reason"] and datetime.date.fromisoformat(row["date"]) for row in known.values())
+
+
+def test_the_support_table_says_how() -> None:
+    by_name = {r.overload: r for r in lowerings.rows("(add|div|sort|median|equal|dropout).*")}
+    assert by_name["aten::add.Tensor"].how == "lowering"
+    assert by_name["aten::add_.Tensor"].by == "aten::add.Tensor"
+    assert by_name["aten::equal"].how == "kernel"
+    assert by_name["aten::dropout"].how == "composite"
+    assert "float32" in by_name["aten::add.Tensor"].dtypes
+
+
+def test_every_core_overload_has_a_way() -> None:
+    fallbacks = {r.overload for r in lowerings.rows() if r.how == "fallback"}
+    assert not fallbacks & set(overloads.names("core"))
+
+
+def test_the_table_in_the_docs_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lowerings.main(["--format", "markdown"]) == 0
+    assert lowerings.DOCUMENT.read_text().endswith(capsys.readouterr().out)

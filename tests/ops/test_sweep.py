@@ -1,0 +1,67 @@
+"""Every OpInfo in float32 and strict mode by its first sample; a twentieth in all else, by the day.
+
+`make sweep` takes every sample, dtype and mode.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.lowerings import opinfo
+from tests.ops.sweep import DTYPES, MODES, Result, deviations, sweep, twentieth, verdict
+
+_GROUP = 12  # OpInfos in one test
+_PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal()))
+_NAMES = opinfo.names()
+_TODAY = twentieth(_NAMES, _PART)
+
+
+def groups(names: Sequence[str]) -> list[list[str]]:
+    """Return the names in tests' worth."""
+    return [list(names[i : i + _GROUP]) for i in range(0, len(names), _GROUP)]
+
+
+def wrong(results: Sequence[Result]) -> list[str]:
+    """Return a line for each result that is not as it should be."""
+    return [f"{r.op} {r.dtype} {r.mode}: {v}" for r in results if (v := verdict(r))]
+
+
+@pytest.mark.parametrize("names", groups(_NAMES), ids=lambda names: names[0])
+def test_the_first_sample_in_float32(names: list[str]) -> None:
+    assert not wrong([sweep(name, "float32", "strict", 1) for name in names])
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float32"])
+@pytest.mark.parametrize("names", groups(_TODAY), ids=lambda names: names[0])
+def test_a_twentieth_in_other_dtypes(names: list[str], dtype: str) -> None:
+    assert not wrong([sweep(name, dtype, "strict", 2) for name in names])
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if m != "strict"])
+@pytest.mark.parametrize("names", groups(_TODAY), ids=lambda names: names[0])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch.compile's
+def test_a_twentieth_in_other_modes_agrees_with_strict(names: list[str], mode: str) -> None:
+    assert not wrong([sweep(name, "float32", mode, 1) for name in names])
+
+
+def test_a_device_that_is_wrong_fails() -> None:
+    corrupt = lambda op, *args, **kwargs: op(*args, **kwargs) * 1.01  # noqa: E731  # short
+    for name in ("add", "nn.functional.gelu", "sum"):
+        for trial in opinfo.trials(name, torch.float32, 2, actual=corrupt):
+            with pytest.raises(AssertionError):
+                trial()
+
+
+def test_deviations_name_what_there_is() -> None:
+    for row in deviations().values():
+        assert row.op in _NAMES, row
+        assert row.dtype in DTYPES, row
+        assert row.mode in MODES, row
+        assert row.fails != (row.tolerance is not None), row
+        assert row.reason, row
+        datetime.date.fromisoformat(row.date)
