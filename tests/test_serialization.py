@@ -45,7 +45,7 @@ def to_tpu(storage: Any, _location: str) -> Any:
         (to_tpu, "tpu"),
         ("meta", "meta"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),  # the same in every process
 )
 def test_map_location(zipped: bool, source: str, location: Any, expected: str | None) -> None:
     file = saved(six(source), _use_new_zipfile_serialization=zipped)

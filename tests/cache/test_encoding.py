@@ -138,7 +138,7 @@ class _Thing:
         np.dtype([("a", "f4")]),
         type("Sub", (int,), {})(1),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,  # the same in every process
 )
 def test_what_has_no_canonical_spelling_is_an_error(value: Any) -> None:
     with pytest.raises(Unencodable, match=r"\[cache\]"):

@@ -8,13 +8,15 @@ import torch
 from torchtpu import config
 from torchtpu.errors import UnsupportedOpError
 
+add_relu = torch.ops.aten._add_relu.Tensor
+
 
 def test_the_default_is_an_error_that_says_what_to_do() -> None:
     x = torch.eye(3, device="tpu")
     with pytest.raises(
-        UnsupportedOpError, match="'aten::geqrf' is not implemented for TPU"
+        UnsupportedOpError, match=r"'aten::_add_relu\.Tensor' is not implemented for TPU"
     ) as raised:
-        torch.geqrf(x)
+        add_relu(x, x)
     assert "TORCHTPU_FALLBACK=warn" in str(raised.value)
     assert "test_fallback.py" in "".join(raised.value.__notes__)
     assert isinstance(raised.value, RuntimeError)
@@ -23,20 +25,24 @@ def test_the_default_is_an_error_that_says_what_to_do() -> None:
 
 def test_warn_runs_on_the_cpu_and_counts() -> None:
     x = torch.eye(3, device="tpu") + 1
-    before = torch.tpu._get_fallback_counts().get("aten::geqrf", 0)
+    before = torch.tpu._get_fallback_counts().get("aten::_add_relu.Tensor", 0)
     with config.override(fallback="warn"):
         if not before:
-            with pytest.warns(UserWarning, match="aten::geqrf has no lowering.*test_fallback.py"):
-                torch.geqrf(x)
-        found = torch.geqrf(x)
-    torch.testing.assert_close(found[0].cpu(), torch.geqrf(x.cpu())[0])
-    assert found[0].device.type == "tpu"
-    assert torch.tpu._get_fallback_counts()["aten::geqrf"] > before
+            with pytest.warns(
+                UserWarning, match="aten::_add_relu.Tensor has no lowering.*test_fallback.py"
+            ):
+                add_relu(x, x)
+        found = add_relu(x, x)
+    torch.testing.assert_close(found.cpu(), add_relu(x.cpu(), x.cpu()))
+    assert found.device.type == "tpu"
+    assert torch.tpu._get_fallback_counts()["aten::_add_relu.Tensor"] > before
 
 
 def test_an_out_argument_is_written_by_the_fallback() -> None:
     x, out = torch.eye(3, device="tpu") * 2, torch.empty(0, device="tpu")
-    tau = torch.empty(0, device="tpu")
-    with config.override(fallback="warn"), pytest.warns(UserWarning, match="aten::geqrf.a has no"):
-        torch.geqrf(x, out=(out, tau))
-    torch.testing.assert_close(out.cpu(), torch.geqrf(x.cpu())[0])
+    with (
+        config.override(fallback="warn"),
+        pytest.warns(UserWarning, match="aten::_add_relu.out has no"),
+    ):
+        torch.ops.aten._add_relu.out(x, x, out=out)
+    torch.testing.assert_close(out.cpu(), add_relu(x.cpu(), x.cpu()))

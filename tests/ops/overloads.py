@@ -35,7 +35,7 @@ from tests.ops.samples import Call
 from torchtpu.cli import lowerings
 from torchtpu.eager.dispatch import full_name
 from torchtpu.eager.schema import overload, variants
-from torchtpu.eager.support import overloads
+from torchtpu.eager.support import overloads, support
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
 _FOREACH = (
@@ -47,12 +47,6 @@ _FOREACH = (
 )
 _HERE = Path(__file__).parent
 _SAMPLES = 6  # of each OpInfo and dtype, from which calls are taken
-_KEYS = (
-    "PrivateUse1",
-    "CompositeExplicitAutograd",
-    "CompositeExplicitAutogradNonFunctional",
-    "CompositeImplicitAutograd",
-)
 _FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})  # no arguments of an out= form
 
 
@@ -169,21 +163,40 @@ def _derived(name: str, functional_name: str, calls: Iterable[Call]) -> Iterator
     outs = [a.name for a in op._schema.arguments if a.is_out]
     functional = overload(functional_name)
     for call in calls:
-        kwargs = call.kwargs
-        if outs:
-            made = tree_map(_copy, (call.args, call.kwargs))
-            results = functional(*made[0], **made[1])
-            results = (results,) if _is_tensor(results) else tuple(results)
-            if len(results) != len(outs):
-                continue
-            kwargs = {n: v for n, v in kwargs.items() if n not in _FACTORY}
-            kwargs |= {n: torch.empty_like(r) for n, r in zip(outs, results, strict=True)}
-        yield replace(call, kwargs=kwargs)
+        if not outs:
+            yield call
+            continue
+        args, kwargs = tree_map(_copy, (call.args, call.kwargs))
+        try:
+            results = _tuple((call.reference or functional)(*args, **kwargs))
+        except Exception:  # refused by the CPU: no sample
+            continue
+        if len(results) == len(outs):
+            kept = {n: v for n, v in call.kwargs.items() if n not in _FACTORY}
+            made = {n: torch.empty_like(r) for n, r in zip(outs, results, strict=True)}
+            into = _into(call.reference, outs) if call.reference else None
+            yield replace(call, kwargs=kept | made, reference=into)
+
+
+def _into(reference: Callable[..., Any], outs: Sequence[str]) -> Callable[..., Any]:
+    """The out= form of a reference."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        targets = [kwargs.pop(name) for name in outs]
+        for target, result in zip(targets, _tuple(reference(*args, **kwargs)), strict=True):
+            target.copy_(result)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return run
+
+
+def _tuple(results: Any) -> tuple[Any, ...]:
+    return (results,) if _is_tensor(results) else tuple(results)
 
 
 def outcome(name: str, calls: Sequence[Call]) -> Outcome:
     """Call an overload on both devices and compare results and what was written."""
-    made = Outcome(name=name, registered=_is_registered(name))
+    made = Outcome(name=name, registered=support(name).how != "fallback")
     op = overload(name)
     for call in calls:
         try:
@@ -221,11 +234,6 @@ def _compare(actual: list[Any], expected: list[Any], *, values: bool) -> None:
             continue
         tolerance = opinfo.TOLERANCES.get(e.dtype, 0.0)
         torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def _is_registered(name: str) -> bool:
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(has(name, key) for key in _KEYS)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -13,16 +13,19 @@ import torch
 
 from tests.ops import overloads
 from torchtpu.cli import lowerings
+from torchtpu.eager import support
 
 _PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal())) % 10
 _TODAY = overloads.names("cuda")[_PART::10]
 
 
-@pytest.mark.parametrize("names", [_TODAY[i : i + 10] for i in range(0, len(_TODAY), 10)], ids=str)
+@pytest.mark.parametrize(
+    "names", [_TODAY[i : i + 10] for i in range(0, len(_TODAY), 10)], ids=lambda names: names[0]
+)
 def test_a_tenth_of_the_overloads_with_a_cuda_kernel(names: list[str]) -> None:
     calls = {name: overloads.calls_of(name, (torch.float32, torch.int64)) for name in names}
     found = [overloads.outcome(name, calls[name][:2]) for name in names]
-    assert not [v for o in found if (v := overloads.verdict(o))]
+    assert not [v for o in found if o.calls and (v := overloads.verdict(o))]
 
 
 def test_deviations_are_few_and_name_what_there_is() -> None:
@@ -40,6 +43,12 @@ def test_the_support_table_says_how() -> None:
     assert by_name["aten::equal"].how == "kernel"
     assert by_name["aten::dropout"].how == "composite"
     assert "float32" in by_name["aten::add.Tensor"].dtypes
+
+
+def test_forms_by_hand_have_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(support.by_hand().values()) == set(support.BY_HAND)
+    assert lowerings.main(["--by-hand"]) == 0
+    assert f"{len(support.by_hand())} by hand" in capsys.readouterr().out
 
 
 def test_every_core_overload_has_a_way() -> None:

@@ -1,4 +1,4 @@
-"""Every OpInfo in float32 and strict mode by its first sample; a twentieth in all else, by the day.
+"""OpInfos by the day: a quarter in float32 and strict mode, a twentieth in all else.
 
 `make sweep` takes every sample, dtype and mode.
 """
@@ -31,15 +31,15 @@ def wrong(results: Sequence[Result]) -> list[str]:
     return [f"{r.op} {r.dtype} {r.mode}: {v}" for r in results if (v := verdict(r))]
 
 
-@pytest.mark.parametrize("names", groups(_NAMES), ids=lambda names: names[0])
-def test_the_first_sample_in_float32(names: list[str]) -> None:
-    assert not wrong([sweep(name, "float32", "strict", 1) for name in names])
+@pytest.mark.parametrize("names", groups(_NAMES[_PART % 4 :: 4]), ids=lambda names: names[0])
+def test_a_quarter_in_float32(names: list[str]) -> None:
+    assert not wrong([sweep(name, "float32", "strict", 2) for name in names])
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float32"])
 @pytest.mark.parametrize("names", groups(_TODAY), ids=lambda names: names[0])
 def test_a_twentieth_in_other_dtypes(names: list[str], dtype: str) -> None:
-    assert not wrong([sweep(name, dtype, "strict", 2) for name in names])
+    assert not wrong([sweep(name, dtype, "strict", 1) for name in names])
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "strict"])

@@ -69,14 +69,14 @@ def elsewhere(tmp_path: Path) -> Path:
 def test_wheel_is_pure_and_complete(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    suffixes = {".py", ".toml", ".typed"}
+    suffixes = {".py", ".toml", ".typed", ".json"}
     expected = {
         f"{inside}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, inside in FOLDERS.items()
         for path in (ROOT / folder).rglob("*")
         if path.suffix in suffixes and path.is_file()
     }
-    assert names == expected
+    assert names == expected | {"torchtpu/lowerings/SUPPORT.md"}
 
 
 def test_import_finds_the_installed_package(python: Path, tmp_path: Path) -> None:

@@ -62,7 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m torchtpu.lowerings", description=__doc__)
     parser.add_argument("--ops", default=".*", help='regular expression, e.g. "add.*"')
     parser.add_argument("--format", default="text", choices=("text", "json", "markdown"))
+    parser.add_argument(
+        "--by-hand",
+        action="store_true",
+        help="in-place and out= forms that are not derived, and why",
+    )
     given = parser.parse_args(arguments)
+    if given.by_hand:
+        return _print_by_hand()
     table = rows(given.ops)
     if given.format == "json":
         print(json.dumps([asdict(r) for r in table], indent=1))
@@ -75,4 +82,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{row.overload:48} {by:48} {' '.join(row.dtypes)}".rstrip())
     counts = Counter(r.how for r in table)
     print(f"{len(table)} overloads: " + ", ".join(f"{counts[h]} {h}" for h in HOW if counts[h]))
+    return 0
+
+
+def _print_by_hand() -> int:
+    from torchtpu.eager import dispatch, support
+
+    found = support.by_hand()
+    for module, why in support.BY_HAND.items():
+        names = sorted(n for n, m in found.items() if m == module)
+        print(f"eager/{module}.py, {len(names)}: {why}")
+        for name in names:
+            print(f"    {name}")
+    derived = set(dispatch.functional_forms) - set(dispatch.functional_forms.values()) - set(found)
+    print(f"in-place and out= forms: {len(derived)} derived, {len(found)} by hand")
     return 0

@@ -40,6 +40,20 @@ def lstm_cell(
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
+@_corrects(torch.ops.aten.baddbmm.dtype)
+def baddbmm_dtype(
+    self: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    out_dtype: torch.dtype,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> torch.Tensor:
+    """batch1 @ batch2 in another dtype; torch's own takes the dtype for beta."""
+    return batch1.new_empty((*batch1.shape[:2], batch2.shape[2]), dtype=out_dtype)
+
+
 @_meta("_aminmax")
 def aminmax(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The least and the largest element."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -159,19 +159,18 @@ class Preparation:
                         "refers to a single memory location. Please clone() the tensor before "
                         "performing the operation."
                     )
+                read = list(self.tensors)
                 place = self._place_tensor(tensor)
                 found.append(_Write(place.buffer, view, len(found) if output is None else output))
-                self._check_overlaps(found[-1])
+                self._check_overlaps(found[-1], read)
         return found
 
-    def _check_overlaps(self, write: _Write) -> None:
-        read = (view for buffer, view in self.tensors if buffer == write.buffer)
+    def _check_overlaps(self, write: _Write, read: Sequence[tuple[int, views.View]]) -> None:
         apart = self.operation.op._schema.name in _APART
-        if any(
-            views.partly_overlap(write.view, view) or (apart and view == write.view)
-            for view in read
-        ):
-            raise RuntimeError(_OVERLAP)
+        for buffer, view in read:
+            same = apart and view == write.view
+            if buffer == write.buffer and (same or views.partly_overlap(write.view, view)):
+                raise RuntimeError(_OVERLAP)
 
     def _reads(self, written: list[_Write]) -> list[int]:
         """Buffers that are inputs: all but those without contents that are only written whole."""

@@ -247,12 +247,6 @@ def write(target: torch.Tensor, value: torch.Tensor, where: str) -> torch.Tensor
     return replace(target, value)
 
 
-@view_ops.kernel("aten::_unsafe_view")
-def unsafe_view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """A view of a copy that nobody else holds; torch's own would leave the buffer's shape as is."""
-    return view_ops.view(self, size)
-
-
 @view_ops.kernel("aten::_embedding_bag_backward")
 def embedding_bag_backward(
     grad: torch.Tensor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from torchtpu.eager import dispatch, fallback
-from torchtpu.eager.schema import overload
+from torchtpu.eager.schema import arguments, overload
 
 _COMPOSITES = (
     "CompositeExplicitAutograd",
@@ -40,12 +40,14 @@ def support(name: str) -> Support:
 
     dispatch.install()
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if name in KERNELS or any(has(name, key) for key in dispatch.OTHER_LAYOUTS):
+    if name in KERNELS:
         return Support(overload=name, how="kernel")
     if name in table():
         return Support(overload=name, how="lowering")
     if name in dispatch.derived:
         return Support(overload=name, how="lowering", by=dispatch.functional_forms[name])
+    if any(has(name, key) for key in dispatch.OTHER_LAYOUTS):
+        return Support(overload=name, how="kernel")
     if any(has(name, key) for key in _COMPOSITES):
         return Support(overload=name, how="composite")
     op = overload(name)
@@ -55,6 +57,35 @@ def support(name: str) -> Support:
     if functional is not None:
         return Support(overload=name, how="decomposition", by=dispatch.full_name(functional))
     return Support(overload=name, how="fallback")
+
+
+# Why in-place and out= forms are written by hand, by the file that holds them.
+BY_HAND = {
+    "conjugate": "a copy crosses devices and takes off lazy conjugates, which no lowering sees",
+    "dynamic": "masks and CPU tensors among the indices need the host before the lowering",
+    "flash_attention": "the schema returns something else than what it writes",
+    "linalg": "torch composes the functional form, or the result of a check decides on an error",
+    "out_variants": "the functional form has other arguments, is composed, or reads a size first",
+    "quantize": "an observer that has seen nothing is grown first",
+    "random_checks": "arguments are checked at every call, then the derived form runs",
+    "sparse": "the form writes indices and values, or a result of a size that the host reads",
+    "vendor": "one call fills three tensors of which some may be undefined",
+    "view_ops": "changes which elements a tensor names, and computes nothing",
+}
+
+
+def by_hand() -> dict[str, str]:
+    """Return the files in torchtpu/eager that hold hand-written in-place and out= overloads."""
+    from torchtpu.eager.view_ops import KERNELS
+
+    dispatch.install()
+    found = {}
+    for name, kernel in KERNELS.items():
+        if name.startswith("aten::") and any(a.written for a in arguments(overload(name)._schema)):
+            module = kernel.__module__.rpartition(".")[2]
+            if module != "functools":  # eager/composed.py derives those
+                found[name] = module
+    return found
 
 
 def overloads() -> list[str]:

@@ -70,6 +70,7 @@ def as_strided(
     return made
 
 
+@kernel("aten::_unsafe_view")
 @kernel("aten::view")
 def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """The same elements in another shape, where strides allow it."""

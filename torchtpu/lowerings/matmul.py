@@ -121,9 +121,9 @@ def addmm_activation(
     alpha: Array | float = 1,
     use_gelu: bool = False,
 ) -> Array:
-    """relu(addmm), or gelu(addmm) with the tanh approximation."""
+    """relu(addmm), or gelu(addmm)."""
     value = biased(self, product(mat1, mat2), beta, alpha)
-    return jax.nn.gelu(value, approximate=True) if use_gelu else jax.nn.relu(value)
+    return jax.nn.gelu(value, approximate=False) if use_gelu else jax.nn.relu(value)
 
 
 @lowering("aten::baddbmm", constants=_SCALES)

@@ -64,7 +64,7 @@ def segment_reduce(
     initial: Array | None = None,
 ) -> Array:
     """The sum, mean, max, min or prod of each segment; NaN is the mean of an empty one."""
-    segments = _Segments(data, lengths, offsets, axis % data.ndim)
+    segments, reduce = _Segments(data, lengths, offsets, axis % data.ndim), _plain(reduce)
     start = _NEUTRAL[reduce] if initial is None else initial
     found = segments.reduced(segments.flat(data), reduce, start)
     if reduce == "mean":
@@ -85,7 +85,7 @@ def segment_reduce_backward(
     initial: Array | None = None,
 ) -> Array:
     """The gradient of data. Equal extrema share a positive gradient, as in torch's own kernels."""
-    segments = _Segments(data, lengths, offsets, axis % data.ndim)
+    segments, reduce = _Segments(data, lengths, offsets, axis % data.ndim), _plain(reduce)
     values, grad = segments.flat(data), segments.flat(grad)
     each = segments.spread(grad)
     if reduce in ("max", "min"):
@@ -99,6 +99,11 @@ def segment_reduce_backward(
         start = 1.0 if initial is None else initial
         each = each * _products_of_others(segments, values, start)
     return segments.shaped(each)
+
+
+def _plain(reduce: str) -> str:
+    """The name of a reduction; torch has two for extrema."""
+    return reduce.removeprefix("a") if reduce in ("amax", "amin") else reduce
 
 
 def _products_of_others(segments: _Segments, values: Array, initial: Array | float) -> Array:
