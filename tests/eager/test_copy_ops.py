@@ -32,3 +32,14 @@ def test_split_at_places_in_a_tensor(device: str) -> None:
 def test_split_wants_whole_numbers() -> None:
     with pytest.raises(RuntimeError, match="to have dtype of long, but got Float"):
         torch.tensor_split(torch.ones(3, device="tpu"), torch.tensor([1.0], device="tpu"))
+
+
+@pytest.mark.parametrize("name", ["zeros_like", "ones_like", "rand_like"])
+@pytest.mark.parametrize("device", ["cpu", "meta", "tpu"])
+def test_like_a_tensor_on_another_device(name: str, device: str) -> None:
+    for x in (torch.full((4096,), 7.0), torch.full((4096,), 7.0, device="tpu")):
+        made = getattr(torch, name)(x, device=device)
+        assert made.device.type == device
+        if device != "meta":
+            assert made.cpu().max() <= 1
+            assert made.cpu().min() >= (name == "ones_like")

@@ -84,3 +84,17 @@ def test_evaluation_saves_nothing(name: str) -> None:
         made.append(getattr(torch.ops.aten, name)(*moved, False, 0.1, 1e-5))
     for expected, actual in zip(*made, strict=True):
         torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_batch_norm_into_out_and_running_statistics() -> None:
+    x, weight = torch.linspace(-1, 1, 24).reshape(2, 3, 4), torch.ones(3)
+    found = {}
+    for device in ("cpu", "tpu"):
+        statistics = [torch.zeros(3, device=device), torch.ones(3, device=device)]
+        outs = [torch.empty(s, device=device) for s in ((2, 3, 4), (3,), (3,))]
+        torch.ops.aten.native_batch_norm.out(
+            x.to(device), weight.to(device), None, *statistics, True, 0.1, 1e-5,
+            out=outs[0], save_mean=outs[1], save_invstd=outs[2],
+        )  # fmt: skip
+        found[device] = [t.cpu() for t in (*outs, *statistics)]
+    torch.testing.assert_close(found["tpu"], found["cpu"])

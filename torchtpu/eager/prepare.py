@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -143,6 +144,7 @@ class Preparation:
     def _written(self) -> list[_Write]:
         """(buffer, view, output) of each write."""
         found: list[_Write] = []
+        outputs = count()
         for a in self.operation.arguments:
             output = self.lowering.writes.get(a.name)
             if not a.written and output is None:
@@ -161,7 +163,9 @@ class Preparation:
                     )
                 read = list(self.tensors)
                 place = self._place_tensor(tensor)
-                found.append(_Write(place.buffer, view, len(found) if output is None else output))
+                found.append(
+                    _Write(place.buffer, view, next(outputs) if output is None else output)
+                )
                 self._check_overlaps(found[-1], read)
         return found
 

@@ -68,7 +68,6 @@ BY_HAND = {
     "out_variants": "the functional form has other arguments, is composed, or reads a size first",
     "quantize": "an observer that has seen nothing is grown first",
     "random_checks": "arguments are checked at every call, then the derived form runs",
-    "sparse": "the form writes indices and values, or a result of a size that the host reads",
     "vendor": "one call fills three tensors of which some may be undefined",
     "view_ops": "changes which elements a tensor names, and computes nothing",
 }
