@@ -45,7 +45,7 @@ class Executor:
         self.workers = Workers(config.get("compile_threads") if timeless else 0)
         self._started: dict[Any, Job[Executable]] = {}
         if self.workers.limit:
-            self.tiers.ahead.start(self._here, target.load)
+            self.tiers.ahead.start(lambda: _here(target.identity()), target.load)
 
     def executable(self, program: Program) -> Executable:
         """Return the compiled program; the same program text compiles once."""
@@ -93,24 +93,18 @@ class Executor:
 
     def _place(self, spelled: Entries | None) -> Key | None:
         """Return the key in the tiers outside the process; None: memory alone can keep it."""
-        if self.target.identity() is None or not self.allow_cache:
+        identity = self.target.identity()
+        if identity is None or not self.allow_cache:
             return None
         if spelled is None:
             self.cache.stats.add(unpersistable=1)
             return None
         try:
-            return Key(spelled + self._here())
+            return Key(spelled + _here(identity))
         except Unencodable as error:
             logs.cache.info("%s", error)
             self.cache.stats.add(unpersistable=1)
             return None
-
-    def _here(self) -> Entries:
-        """Return what a key says beside the program; raises Unencodable where nobody can say."""
-        identity = self.target.identity()
-        if identity is None:
-            raise Unencodable("[cache] the target keeps no executables")
-        return identity + environment.entries() + environment.jax_settings()
 
     def _codec(self, compile_: Callable[[], Executable] | None = None) -> Codec[Executable]:
         return Codec(
@@ -166,6 +160,13 @@ class Executor:
             self.dump_to.mkdir(parents=True, exist_ok=True)
             file = self.dump_to / f"{recompiles.history.compiles:05d}_{name}.mlir"
             file.write_text(str(module))
+
+
+def _here(identity: Entries | None) -> Entries:
+    """Return what a key says beside the program; raises Unencodable where nobody can say."""
+    if identity is None:
+        raise Unencodable("[cache] the target keeps no executables")
+    return identity + environment.entries() + environment.jax_settings()
 
 
 def _never() -> Executable:

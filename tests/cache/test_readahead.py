@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -63,6 +66,21 @@ def test_the_next_run_has_what_this_one_used(tmp_path: Path) -> None:
     assert second.use(0, 1, 2, 2) == [True, False, True, False]  # in memory after the first time
     second.end()
     assert Run(tmp_path).settled().use(0, 1, 2) == [True, True, True]
+
+
+def test_a_run_that_used_what_was_listed_writes_nothing_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", lambda end, *args: ends.append(partial(end, *args)))
+    for _ in range(2):
+        run = Run(tmp_path).settled()
+        run.use(0, 1)
+        run.settled()
+        kept: list[Entry] = []
+        monkeypatch.setattr(run.ahead._host, "write", kept.append)
+        ends[-1]()
+    assert kept == []
 
 
 def test_what_a_run_no_longer_uses_leaves_the_list_at_its_end(tmp_path: Path) -> None:

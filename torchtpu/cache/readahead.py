@@ -44,7 +44,7 @@ class Readahead(Generic[T]):
         run = _command_line()
         if run:
             self._workers.submit(Job(lambda: self._begin(run, about, load)))
-            atexit.register(self._keep, "")
+            atexit.register(self._keep)
 
     def take(self, digest: str) -> T | None:
         """Return what is loaded, or is being loaded; None leaves it to the caller."""
