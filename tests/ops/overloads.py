@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.lowerings import opinfo
 from tests.ops import samples
-from tests.ops.samples import Call
+from tests.ops.samples.call import Call
 from torchtpu.cli import lowerings
 from torchtpu.eager.dispatch import full_name
 from torchtpu.eager.schema import overload, variants

@@ -1,0 +1,25 @@
+"""Calls of overloads that no OpInfo reaches, by hand; a reference where the CPU has no kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tests.ops.samples import general
+from tests.ops.samples.call import Call
+
+_FAMILIES = (general,)
+
+
+def calls(name: str) -> list[Call]:
+    """Return the hand-made calls of an overload."""
+    return _calls().get(name, [])
+
+
+@cache
+def _calls() -> dict[str, list[Call]]:
+    found: dict[str, list[Call]] = {}
+    for family in _FAMILIES:
+        for names, made in family.made():
+            for name in names.split():
+                found.setdefault(f"aten::{name}", []).append(made)
+    return found
