@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from torchtpu.targets.base import Target
+import numpy as np
+
+from torchtpu.targets.base import Executable, Target
 from torchtpu.targets.pjrt import PjrtTarget
 
 _PROCESSOR = (
@@ -37,6 +40,13 @@ def _client() -> Any:
 
 
 class _CpuTarget(PjrtTarget):
+    def compile(
+        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
+        from torchtpu.targets.channels_last import channels_last
+
+        return super().compile(channels_last(module), outputs)
+
     def identity(self) -> tuple[tuple[str, str], ...] | None:
         return (*(super().identity() or ()), *_host())
 

@@ -30,13 +30,15 @@ _PRECISION = {"medium": "default", "high": "high", "highest": "highest"}
 
 _matmul_precision = "highest"  # torch's default for float32 matmuls
 
+holders: list[Callable[[], None]] = []  # make those let go who keep executables of their own
+
 
 class Executor:
     """Compiles programs for one target and remembers them, in memory and on disk."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.cache: ProgramCache[Executable] = ProgramCache(config.get("cache_entries"))
+        self.cache: ProgramCache[Executable] = ProgramCache(config.get("cache_entries"), holders)
         self.tiers: Tiers = configured_tiers(self.cache)
         self.allow_cache = True  # False: every request compiles
         self.cache_only = False  # True: a compile is an error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from torchtpu.cache import ProgramCache
+from torchtpu.cache import ProgramCache, mappings, memory
 
 
 def test_the_least_recently_used_entry_goes_first() -> None:
@@ -50,3 +52,25 @@ def test_clear_forgets_entries_and_counts() -> None:
     cache.clear()
     assert cache.stats.requests == 0
     assert cache.get("k", lambda: 2) == 2
+
+
+def test_half_of_the_programs_go_when_mappings_get_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_LOOK", 4)
+    released = []
+    cache: ProgramCache[int] = ProgramCache(8, [lambda: released.append("all")])
+    for key in range(4):
+        cache.add(key, key)
+    assert (cache.stats.evictions, released) == (0, [])
+    monkeypatch.setattr(mappings, "_SHARE", 0.0)
+    for key in range(4, 8):
+        cache.add(key, key)
+    assert (cache.stats.evictions, released) == (4, ["all"])
+    assert [cache.find(key) for key in range(8)] == [None] * 4 + [4, 5, 6, 7]
+
+
+def test_without_a_limit_mappings_are_not_scarce(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mappings, "_SHARE", 0.0)
+    monkeypatch.setattr(mappings, "_LIMIT", tmp_path / "none")
+    assert not mappings.are_scarce()

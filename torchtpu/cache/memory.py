@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from torchtpu.cache import mappings
+
 T = TypeVar("T")
+_LOOK = 256  # entries from one look at the process's mappings to the next
 
 
 @dataclass
@@ -43,10 +46,16 @@ class CacheStats:
 
 
 class ProgramCache(Generic[T]):
-    """Keeps at most `capacity` compiled programs; the least recently used one goes first."""
+    """Keeps at most `capacity` compiled programs; the least recently used one goes first.
 
-    def __init__(self, capacity: int) -> None:
+    Where the process gets short of memory mappings, half of them go; `on_scarcity` makes those let
+    go who hold programs beside the cache.
+    """
+
+    def __init__(self, capacity: int, on_scarcity: Sequence[Callable[[], None]] = ()) -> None:
         self.capacity = capacity
+        self._on_scarcity = on_scarcity
+        self._added = 0
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
@@ -73,9 +82,19 @@ class ProgramCache(Generic[T]):
         """Keep an entry; the least recently used one goes where there are too many."""
         with self._lock:
             self._entries[key] = entry
-            if len(self._entries) > self.capacity:
-                self._entries.popitem(last=False)
-                self.stats.evictions += 1
+            self._added += 1
+            self._drop_to(self.capacity)
+            is_scarce = self._added % _LOOK == 0 and mappings.are_scarce()
+            if is_scarce:
+                self._drop_to(len(self._entries) // 2)
+        if is_scarce:
+            for release in self._on_scarcity:
+                release()
+
+    def _drop_to(self, count: int) -> None:
+        while len(self._entries) > count:
+            self._entries.popitem(last=False)
+            self.stats.evictions += 1
 
     def clear(self) -> None:
         """Forget all entries and counts."""

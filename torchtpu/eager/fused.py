@@ -89,11 +89,16 @@ class _Trie:
     def start(self) -> _State:
         """Return the state of an empty recording."""
         if self.states > MAX_STATES:
-            self.root, self.states = _State(None, None, ()), 0
+            self.forget()
         return self.root
+
+    def forget(self) -> None:
+        """Start anew; a recording that is under way keeps its path."""
+        self.root, self.states = _State(None, None, ()), 0
 
 
 _trie = _Trie()
+executor.holders.append(_trie.forget)
 
 
 class Recording:

@@ -107,6 +107,9 @@ def forget() -> None:
         table.clear()
 
 
+executor.holders.append(forget)
+
+
 def _launch(
     call: Call, buffers: list[Buffer], numbers: list[Any], args: Any, kwargs: dict[str, Any]
 ) -> Any:
