@@ -18,18 +18,21 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tests.lowerings import opinfo
 
 MODES = ("strict", "debug", "fused", "compiled")
+CONTROL = "control"  # no mode: results made wrong by a hundredth fail here where they do on the CPU
 DTYPES = ("float32", "bfloat16", "int64", "bool", "float64", "complex64")
 _EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 _PATIENCE_S = 300.0  # for one OpInfo
@@ -83,13 +86,7 @@ def sweep(name: str, dtype: str, mode: str = "strict", max_samples: int | None =
     """Compare an OpInfo's samples: strict mode with the CPU, any other with strict mode."""
     result = Result(op=name, dtype=dtype, mode=mode, whole=max_samples is None)
     start = time.perf_counter()
-    known = deviations().get((name, dtype, mode))
-    settings: dict[str, Any] = {"tolerance": known.tolerance if known else None}
-    if mode != "strict":
-        settings |= {"on": ("tpu", "tpu"), "actual": _CALLS[mode], "expected": _strictly}
-    if mode == "debug":
-        settings["tolerance"] = 0.0
-    for trial in opinfo.trials(name, getattr(torch, dtype), max_samples, **settings):
+    for trial in _trials(name, dtype, mode, max_samples):
         try:
             trial()
         except opinfo.Rejected:
@@ -103,6 +100,37 @@ def sweep(name: str, dtype: str, mode: str = "strict", max_samples: int | None =
     torch._dynamo.reset()
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _trials(name: str, dtype: str, mode: str, max_samples: int | None) -> Iterator[Any]:
+    known = deviations().get((name, dtype, mode))
+    settings: dict[str, Any] = {"tolerance": known.tolerance if known else None}
+    trials = partial(opinfo.trials, name, getattr(torch, dtype), max_samples)
+    if mode == CONTROL:
+        on_both = (trials(actual=_wrongly, on=(device, "cpu")) for device in ("tpu", "cpu"))
+        return (partial(_fail_alike, *pair) for pair in zip(*on_both, strict=True))
+    if mode != "strict":
+        settings |= {"on": ("tpu", "tpu"), "actual": _CALLS[mode], "expected": _strictly}
+    if mode == "debug":
+        settings["tolerance"] = 0.0
+    return trials(**settings)
+
+
+def _wrongly(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return tree_map(
+        lambda v: v * 1.01 if isinstance(v, torch.Tensor) and v.dtype.is_floating_point else v,
+        op(*args, **kwargs),
+    )
+
+
+def _fail_alike(device: Callable[[], None], cpu: Callable[[], None]) -> None:
+    fails = [False, False]
+    for n, trial in enumerate((device, cpu)):
+        try:
+            trial()
+        except AssertionError:
+            fails[n] = True
+    assert fails[0] == fails[1], f"the device's fails: {fails[0]}, the CPU's: {fails[1]}"
 
 
 def verdict(result: Result) -> str:
@@ -215,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.ops.sweep", description=__doc__)
     parser.add_argument("--dtype", nargs="+", default=["float32"], metavar="DTYPE")
-    parser.add_argument("--mode", nargs="+", default=["strict"], choices=MODES)
+    parser.add_argument("--mode", nargs="+", default=["strict"], choices=(*MODES, CONTROL))
     parser.add_argument("--ops", default=".*", help="regular expression of the whole name")
     parser.add_argument("--samples", type=int, help="of each op at most; default: all")
     parser.add_argument("--processes", type=int, default=2)
@@ -225,7 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.worker:
         return _serve(given.samples)
     names = [n for n in opinfo.names() if re.fullmatch(given.ops, n)]
-    jobs = [(n, d, m) for m in given.mode for d in given.dtype for n in names]
+    everything = product(given.mode, given.dtype, names)
+    jobs = [(n, d, m) for m, d, n in everything if m != CONTROL or not opinfo.is_random(n)]
     results = []
     with given.json.open("w") if given.json else nullcontext() as file:
         for result in sweep_all(jobs, given.processes, given.samples):
