@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -35,6 +36,11 @@ class AbstractArray:
         self.shape = shape
         self.dtype = dtype
         self.serial = next(_serials)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

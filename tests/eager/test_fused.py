@@ -15,6 +15,8 @@ from torch import nn
 from tests.eager.test_recompiles import compiled_by
 from tests.models import CASES
 from torchtpu import executor
+from torchtpu.eager import fused as fused_mode
+from torchtpu.eager.fused import Pending
 from torchtpu.eager.modes import EagerMode
 from torchtpu.errors import FreedStorageError
 from torchtpu.program import Program
@@ -192,6 +194,28 @@ def test_a_long_loop_is_cut_and_stays_right() -> None:
         expected = expected * 0.999 + 1
     torch.testing.assert_close(x.cpu(), expected)
     assert y.tolist() == [401.0] * 3
+
+
+def test_what_only_the_recording_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_mode, "MAX_ELEMENTS", 5000)
+
+    def held(turns: int) -> list[int]:
+        total, found = torch.zeros(3, device="tpu"), []
+        kept = torch.ones(9000, device="tpu")
+        torch.tpu.synchronize()
+        for n in range(turns):
+            batch = torch.full((1000,), float(n)).to("tpu")
+            total += batch.sum() + kept[0]
+            pending = total.untyped_storage()._tpu_buffer.array
+            found.append(len(pending.recording.arrays) if isinstance(pending, Pending) else 0)
+        assert total[1].item() == 1000 * turns * (turns - 1) / 2 + turns
+        return found
+
+    found = held(40)
+    assert 5 < max(found) < 12
+    again: list[int] = []
+    assert compiled_by(lambda: again.extend(held(40))) == 0
+    assert again == found
 
 
 def test_an_error_at_the_end_names_the_op_and_the_line_that_recorded_it(

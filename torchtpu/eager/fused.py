@@ -6,13 +6,15 @@ program of the path; its outputs are the values whose buffers are still alive.
 
 Where a recording is cut depends only on the program's text: at reads of values, at the end of
 `optimizer.step()`, where code with gradients follows a stretch without (a forward after a backward
-or an evaluation), where a long loop without any of these starts again, and at `MAX_CALLS`.
+or an evaluation), where a long loop without any of these starts again, at `MAX_CALLS`, and where
+the recording alone holds more than `MAX_ELEMENTS` that the program has dropped.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from torchtpu.storage import Buffer, Deferred, launch_lock
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
 NO_GRAD_CALLS = 8  # so many without gradients are a backward or an evaluation, not an op of a model
 MAX_CALLS = 8192  # a bound on what is held back
+MAX_ELEMENTS = 1 << 28  # 1 GiB of float32
 
 
 class Pending(Deferred):
@@ -97,6 +100,8 @@ class _Trie:
         self.root, self.states = _State(None, None, ()), 0
 
 
+# References to what nobody but a list holds, in a loop over the list.
+_ALONE = next(getrefcount(held) for _, held in enumerate([object()]))
 _trie = _Trie()
 executor.holders.append(_trie.forget)
 
@@ -110,6 +115,8 @@ class Recording:
         self.state = _trie.start()
         self.length = 0
         self.arrays: list[Any] = []
+        self.elements = 0  # of these arrays
+        self.look_at = MAX_ELEMENTS  # so many elements: whose are they?
         self.known: dict[int, int] = {}  # id of an outside array -> its number
         self.overwritten: set[int] = set()  # outside arrays whose buffers have new contents
         self.holders: list[weakref.ref[Buffer]] = []  # per value: the buffer that it was made for
@@ -129,6 +136,7 @@ class Recording:
             if number is None:
                 outside.append(array)
                 number = known[id(array)] = len(outside)
+                self.elements += array.size
             wiring.append(-number)
         for array in arrays[-extra:] if extra else ():  # numbers are never told apart by value
             outside.append(array)
@@ -142,8 +150,17 @@ class Recording:
         for target in targets:
             target.array = Pending(self, len(self.holders))
             self.holders.append(weakref.ref(target))
-        if self.length >= MAX_CALLS:
+        if self.length >= MAX_CALLS or (self.elements > self.look_at and self._is_heavy()):
             self.flush()
+
+    def _is_heavy(self) -> bool:
+        """Tell whether too much of what goes in is held by nobody else, nor overwritten."""
+        dropped = 0
+        for number, array in enumerate(self.arrays):
+            if getrefcount(array) <= _ALONE and number not in self.overwritten:
+                dropped += array.size
+        self.look_at = self.elements + MAX_ELEMENTS // 4
+        return dropped > MAX_ELEMENTS
 
     def flush(self) -> None:
         """Run what was recorded; later calls start a new recording."""
