@@ -25,6 +25,13 @@ def test_each_matrix_of_a_batch_is_scaled_by_its_own_norm() -> None:
     torch.testing.assert_close(found @ found.mT, torch.eye(4, dtype=a.dtype).expand(5, 4, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_two_byte_floats_are_rounded_once(dtype: torch.dtype) -> None:
+    a = torch.linspace(-1, 1, 16).reshape(4, 4).to(dtype)
+    found = torch.ops.aten.linalg_matrix_exp(a.to("tpu")).cpu()
+    torch.testing.assert_close(found, torch.linalg.matrix_exp(a.float()).to(dtype))
+
+
 def test_nan_does_not_spread_to_the_rest_of_a_batch() -> None:
     a = torch.zeros(2, 2, 2, device="tpu")
     a[0, 0, 0] = math.nan

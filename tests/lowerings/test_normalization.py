@@ -86,13 +86,14 @@ def test_evaluation_saves_nothing(name: str) -> None:
         torch.testing.assert_close(actual.cpu(), expected)
 
 
-def test_batch_norm_into_out_and_running_statistics() -> None:
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+def test_batch_norm_into_out_and_running_statistics(name: str) -> None:
     x, weight = torch.linspace(-1, 1, 24).reshape(2, 3, 4), torch.ones(3)
     found = {}
     for device in ("cpu", "tpu"):
         statistics = [torch.zeros(3, device=device), torch.ones(3, device=device)]
         outs = [torch.empty(s, device=device) for s in ((2, 3, 4), (3,), (3,))]
-        torch.ops.aten.native_batch_norm.out(
+        getattr(torch.ops.aten, name).out(
             x.to(device), weight.to(device), None, *statistics, True, 0.1, 1e-5,
             out=outs[0], save_mean=outs[1], save_invstd=outs[2],
         )  # fmt: skip

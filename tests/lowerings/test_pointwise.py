@@ -176,6 +176,16 @@ def test_lazy_conjugates_are_settled() -> None:
     assert torch.equal(y.cpu(), x.conj().resolve_conj())
 
 
+@pytest.mark.parametrize("low", [True, False], ids=["min", "max"])
+@pytest.mark.parametrize("count", [3, 40])
+def test_clamp_keeps_the_sign_of_a_zero_at_the_bound(count: int, low: bool) -> None:
+    for zero in (0.0, -0.0):
+        x = torch.full((count,), -zero)
+        bounds = {"min" if low else "max": zero}
+        for found in (x.to("tpu").clamp(**bounds), x.to("tpu").clamp_(**bounds)):
+            assert torch.equal(found.cpu().signbit(), x.clamp(**bounds).signbit())
+
+
 def test_a_changed_number_does_not_recompile() -> None:
 
     x = torch.ones(3, device="tpu")

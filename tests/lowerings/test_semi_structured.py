@@ -1,58 +1,50 @@
-"""Products with 2:4 sparse matrices against dense ones."""
+"""Matrices that are pruned to 2:4 as torch.sparse does it, and what is refused."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.sparse import SparseSemiStructuredTensorCUTLASS
 
 from tests.lowerings.pairs import close
+from torchtpu.errors import TpuError
 
 aten = torch.ops.aten
 
 
-def _sparse(dtype: torch.dtype) -> torch.Tensor:
-    """[32, 64] with two of each four kept (float32: one of each two)."""
+@pytest.mark.filterwarnings("ignore:The PyTorch API of SparseSemi")  # a prototype of torch
+def test_a_pruned_matrix_and_its_transpose_multiply() -> None:
     torch.manual_seed(0)
-    x = torch.randint(-9, 9, (32, 64)).to(dtype)
-    group = 2 if dtype == torch.float32 else 4
-    x = x.reshape(32, -1, group)
-    keep = x.float().abs().topk(group // 2, -1).indices
-    return torch.zeros_like(x).scatter(-1, keep, x.gather(-1, keep)).reshape(32, 64)
+    x, right, rows = torch.randn(64, 64).half(), torch.randn(64, 16).half(), torch.randn(8, 64)
+    sparse = SparseSemiStructuredTensorCUTLASS.prune_dense_static_sort(x.to("tpu"))
+    bits = sparse.compressed_swizzled_bitmask
+    kept = aten._sparse_semi_structured_apply_dense(x.to("tpu"), bits).cpu()
+    for along in (0, 1):
+        assert (kept != 0).unfold(along, 4, 4).sum(-1).max() == 2
+    close(sparse.to_dense(), kept, 0)
+    close(sparse @ right.to("tpu"), kept @ right, 2e-2)
+    close(sparse.t() @ right.to("tpu"), kept.t() @ right, 2e-2)
+    made = torch.nn.functional.linear(rows.half().to("tpu"), sparse)
+    close(made, rows.half() @ kept.t(), 2e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
-def test_products(dtype: torch.dtype) -> None:
-    sparse, dense = _sparse(dtype), torch.randint(-9, 9, (64, 16)).to(dtype)
-    wide = torch.int32 if dtype == torch.int8 else torch.float32
-    expected = (sparse.float() @ dense.float()).to(wide)
-    on = sparse.to("tpu")
-    values, metadata = aten._to_sparse_semi_structured(on)
-    assert values.shape == (32, 32)
-    right = dense.to("tpu")
-    close(aten._sparse_semi_structured_mm(values, metadata, right, out_dtype=wide), expected, 1e-4)
-    packed = aten._cslt_compress(on)
-    assert packed.shape[1] == 64 * (10 if dtype == torch.int8 else 9) // 16
-    turned = aten._cslt_sparse_mm(packed, right, out_dtype=wide, transpose_result=True)
-    close(turned, expected.t(), 1e-4)
-    assert aten._cslt_sparse_mm_search(packed, right) == 0
+def test_a_mask_keeps_places_whatever_stands_there() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(32, 32).bfloat16().to("tpu")
+    _, metadata, _, _, bits = aten._sparse_semi_structured_tile(x)
+    other = torch.randint(0, 2, (32, 32)).bfloat16()  # zeros where the mask keeps
+    packed, _ = aten._sparse_semi_structured_apply(other.to("tpu"), bits)
+    eye = torch.eye(32, device="tpu", dtype=torch.bfloat16)
+    dense = aten._sparse_semi_structured_mm(packed, metadata, eye)
+    masked = aten._sparse_semi_structured_apply_dense(other.to("tpu"), bits)
+    close(dense, masked.cpu(), 0)
 
 
-def test_linear_and_addmm() -> None:
-    sparse, rows, bias = _sparse(torch.float32), torch.randn(2, 3, 64), torch.randn(32)
-    values, metadata = aten._to_sparse_semi_structured(sparse.to("tpu"))
-    on = (rows.to("tpu"), values, metadata)
-    linear = torch.nn.functional.linear(rows, sparse, bias)
-    made = aten._sparse_semi_structured_linear(*on, bias=bias.to("tpu"), activation="silu")
-    close(made, torch.nn.functional.silu(linear), 1e-3)
-    right = rows.reshape(-1, 64).t()
-    added = aten._sparse_semi_structured_addmm(
-        bias.to("tpu"), values, metadata, right.to("tpu"), alpha=2, beta=0.5
-    )
-    close(added, 2 * sparse @ right + 0.5 * bias[:, None], 1e-3)
-    scaled = aten._cslt_sparse_mm(
-        aten._cslt_compress(sparse.to("tpu")),
-        right.to("tpu"),
-        bias.to("tpu"),
-        torch.tensor([3.0], device="tpu"),
-    )
-    close(scaled, 3 * sparse @ right + bias[:, None], 1e-3)
+def test_what_is_refused() -> None:
+    x = torch.zeros(32, 32, device="tpu")
+    with pytest.raises(TpuError, match=r"_tile\] expected a matrix of float16"):
+        aten._sparse_semi_structured_tile(x)
+    with pytest.raises(TpuError, match="expected multiples of 32"):
+        aten._sparse_semi_structured_tile(x[:8].half())
+    with pytest.raises(TpuError, match=r"expected one of .*greedy.*got 'best'"):
+        aten._sparse_semi_structured_tile(x.half(), "best")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Kind = Literal["exact", "rounds", "jumps"]
@@ -39,6 +40,11 @@ def _no_zeros(_: Tensor, y: Tensor) -> bool:
 def _alike(x: Tensor, y: Tensor) -> bool:
     """An out= that has to grow gets a memory of its own on the device."""
     return x.shape == y.shape
+
+
+def _is_no_bool(x: Tensor) -> bool:
+    """Bits of other dtypes in the memory of truth values are undefined."""
+    return x.dtype != torch.bool
 
 
 def _is_small(x: Tensor) -> bool:
@@ -79,7 +85,6 @@ _VIEWS = """
     {x}.split(1, {d})[-1]
     {x}.chunk(2, {d})[0]
     {x}.unbind({d})[0]
-    {x}.view({D})
     torch.view_as_real({x})
     {x}.real
     {x}.imag
@@ -249,6 +254,7 @@ _READS = """
 TEMPLATES: tuple[Template, ...] = (
     *_new("exact", _VIEWS),
     *_new("exact", _VIEWS),
+    *_new("exact", "{x}.view({D})", _is_no_bool),
     *_new("exact", _MOVES),
     *_new("exact", _EXACT),
     *_new("rounds", _ROUNDS),

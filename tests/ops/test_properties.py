@@ -124,6 +124,19 @@ FOUND = {
         t1 = torch.ones(2, 3, device=device).mT
         t2 = torch.add(t1, t1, out=torch.empty(0, device=device))
     """,
+    "powers of truth values": """
+        t1 = torch.ones(2, dtype=torch.bool, device=device)
+        t2 = t1.pow(t1)
+        t3 = t1.pow(True)
+        t4 = torch._foreach_pow([t1], True)[0]
+    """,
+    "-0.0 at a bound": """
+        t1 = torch.tensor([-0.0, float("nan"), 1.0], device=device).clamp(min=0)
+    """,
+    "two of a number": """
+        t1 = torch.ones((), device=device)
+        t1.index_select(0, torch.tensor([0, 0], device=device))
+    """,
     "cumsum_ of truth values that are none": """
         t1 = torch.ones(0, dtype=torch.bool, device=device)
         t1.cumsum_(0)

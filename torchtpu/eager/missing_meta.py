@@ -40,6 +40,7 @@ def lstm_cell(
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
+@_corrects(torch.ops.aten.baddbmm.dtype_out)
 @_corrects(torch.ops.aten.baddbmm.dtype)
 def baddbmm_dtype(
     self: torch.Tensor,
@@ -49,9 +50,35 @@ def baddbmm_dtype(
     *,
     beta: float = 1,
     alpha: float = 1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """batch1 @ batch2 in another dtype; torch's own takes the dtype for beta."""
     return batch1.new_empty((*batch1.shape[:2], batch2.shape[2]), dtype=out_dtype)
+
+
+@_corrects(torch.ops.aten.index_select.default)
+def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """Slices along dim; torch's own takes any number of them from a number."""
+    if self.dim() == 0 and index.numel() != 1:
+        raise RuntimeError(
+            f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)"
+        )
+    return torch.index_select(self, dim, index)
+
+
+@_corrects(torch.ops.aten.pow_.Scalar)
+@_corrects(torch.ops.aten.pow.Tensor_Scalar)
+def pow_of_scalar(self: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """bool to a power of bool is bool; torch's own takes a bool exponent for an integer."""
+    made = torch.pow(self, exponent)
+    return made.to(torch.result_type(self, exponent)) if isinstance(exponent, bool) else made
+
+
+@_corrects(torch.ops.aten._foreach_pow_.Scalar)
+@_corrects(torch.ops.aten._foreach_pow.Scalar)
+def foreach_pow_of_scalar(self: list[torch.Tensor], exponent: Any) -> list[torch.Tensor]:
+    """pow of each tensor."""
+    return [pow_of_scalar(t, exponent) for t in self]
 
 
 @_meta("_aminmax")

@@ -150,3 +150,16 @@ def _shifted(shift: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 for _which in ("Tensor", "Scalar"):
     kernel(f"aten::__ilshift__.{_which}")(_shifted(getattr(_aten.__lshift__, _which)))
     kernel(f"aten::__irshift__.{_which}")(_shifted(getattr(_aten.__rshift__, _which)))
+
+
+def _accumulated(
+    out: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002  # the schema's name
+    coefficients: torch.Tensor,
+) -> torch.Tensor:
+    """torch's kernels add to what out= holds."""
+    made: torch.Tensor = _aten._compute_linear_combination(input, coefficients)
+    return made if out.shape != made.shape else out + made
+
+
+_enter("aten::_compute_linear_combination.out", _accumulated)

@@ -90,8 +90,10 @@ def variants(functional: Any) -> tuple[list[Any], list[Any]]:
             if found is functional or _shape(found._schema) != wanted:
                 continue
             found_arguments = found._schema.arguments
-            if any(a.is_out for a in found_arguments):
-                out.append(found)
+            outs = sum(a.is_out for a in found_arguments)
+            if outs:
+                if outs == len(schema.returns):  # not those of the form that writes its inputs
+                    out.append(found)
             elif packet_name.endswith("_") and any(_is_written(a) for a in found_arguments):
                 in_place.append(found)
     return in_place, out

@@ -16,6 +16,11 @@ def _bags(indices: Array, offsets: Array, count: int) -> Array:
     return jnp.clip(jnp.searchsorted(offsets[:count], places, side="right") - 1, 0)
 
 
+def _saved_bags(saved: Array, indices: Array, offsets: Array, grad: Array) -> Array:
+    """The bag of each index; torch's CPU saves none for sums of floats."""
+    return saved if saved.size else _bags(indices, offsets, grad.shape[0])
+
+
 @lowering(
     "aten::_embedding_bag",
     "aten::_embedding_bag_forward_only",
@@ -120,7 +125,7 @@ def embedding_bag_backward(
     return embedding_bag_dense_backward(
         grad,
         indices,
-        offset2bag,
+        _saved_bags(offset2bag, indices, offsets, grad),
         bag_size,
         maximum_indices,
         num_weights,
@@ -146,7 +151,8 @@ def embedding_bag_per_sample_weights_backward(
     padding_idx: int = -1,
 ) -> Array:
     """The gradient of per_sample_weights: grad of the bag times the row."""
-    rows = jnp.sum(grad[offset2bag] * jnp.take(weight, indices, axis=0, mode="clip"), axis=1)
+    bags = _saved_bags(offset2bag, indices, offsets, grad)
+    rows = jnp.sum(grad[bags] * jnp.take(weight, indices, axis=0, mode="clip"), axis=1)
     return jnp.where(indices == padding_idx, 0, rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowerings.pointwise import alike
-from torchtpu.lowerings.registry import Array, convert, lowering
+from torchtpu.lowerings.registry import Array, convert, lowering, rounded
 
 
 @lowering("aten::full", compute="output")
@@ -44,10 +44,13 @@ def eye(n: int, m: int | None = None, dtype: Any = None) -> Array:
     "aten::linspace.Tensor_Tensor",
     "aten::linspace.Tensor_Scalar",
     "aten::linspace.Scalar_Tensor",
+    compute="output",
 )
 def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
     """steps numbers from start to end, both included; the later half is counted from the end."""
-    return spaced(start, end, steps, dtype)
+    kind = np.dtype(dtype or np.float32)
+    half = kind if kind in (jnp.bfloat16, np.float16) else None
+    return spaced(start, end, steps, kind, lambda x: rounded(x, half))
 
 
 @lowering(
@@ -57,20 +60,45 @@ def linspace(start: Array, end: Array, steps: int, dtype: Any = None) -> Array:
     "aten::logspace.Scalar_Tensor",
 )
 def logspace(start: Array, end: Array, steps: int, base: Array = 10.0, dtype: Any = None) -> Array:
-    """base to the powers of linspace."""
-    return jnp.power(base, spaced(start, end, steps, dtype))
+    """base to the powers of linspace; a single one is not rounded to dtype before."""
+    if steps == 1:
+        return jnp.power(base, alike(start)[0]).reshape(1)
+    return jnp.power(base, spaced(start, end, steps, np.dtype(dtype or np.float32)))
 
 
-def spaced(start: Array, end: Array, steps: int, dtype: Any) -> Array:
-    """steps numbers from start to end; the later half is counted from the end."""
-    kind = np.dtype(dtype or np.float32)
-    wide = kind if kind.kind in "fc" and kind.itemsize >= 4 else np.dtype(np.float32)
-    start, end = (convert(v, wide) for v in alike(start, end))
-    step = (end - start) / max(steps - 1, 1)
+def spaced(
+    start: Array,
+    end: Array,
+    steps: int,
+    dtype: np.dtype[Any],
+    between: Callable[[Array], Array] = lambda x: x,
+) -> Array:
+    """steps numbers between two of dtype, in a type that holds fractions, rounded on the way.
+
+    The later half is counted from the end. `between` is applied to every intermediate result.
+    """
+    start, end = (convert(v, dtype).astype(_wide(dtype)) for v in alike(start, end))
+    difference = end - start
+    if dtype.kind not in "iub":
+        difference = difference.astype(dtype).astype(start.dtype)
+    # XLA would multiply by the reciprocal of a constant.
+    count = lax.optimization_barrier(between(jnp.asarray(max(steps - 1, 1), start.dtype)))
+    step = between(difference / count)
     index = lax.iota(np.int32, steps)
+    first, last = (between(i.astype(start.dtype)) for i in (index, steps - 1 - index))
     return jnp.where(
-        index < steps // 2 + (steps == 1), start + step * index, end - step * (steps - 1 - index)
+        index < steps // 2 + (steps == 1),
+        start + between(step * first),
+        end - between(step * last),
     )
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that torch computes a range of numbers in."""
+    if dtype.kind in "iub":
+        return np.dtype(np.float64)
+    is_half = dtype in (jnp.bfloat16, np.float16)
+    return np.dtype(np.float32) if is_half else dtype
 
 
 @lowering("aten::tril_indices")

@@ -105,11 +105,8 @@ for _name, _bound in {"clamp_min": "min", "clamp_max": "max"}.items():
         )
 
 for _name in ("addcdiv", "addcmul"):
-    for _which, _argument in {
-        "Scalar": "value",
-        "ScalarList": "scalars",
-        "Tensor": "scalars",
-    }.items():
+    # torch's own composition reads the .Tensor overloads' scalars on the CPU and calls .ScalarList.
+    for _which, _argument in {"Scalar": "value", "ScalarList": "scalars"}.items():
         foreach(
             f"aten::_foreach_{_name}.{_which}",
             f"aten::{_name}",

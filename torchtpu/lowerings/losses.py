@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from torchtpu.lowerings.registry import Array, lowering
+from torchtpu.lowerings.registry import Array, lowering, rounded
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -196,18 +196,22 @@ def binary_cross_entropy_backward(
     return slope if weight is None else slope * weight
 
 
-@lowering("aten::binary_cross_entropy_with_logits", compute="output")
+@lowering("aten::binary_cross_entropy_with_logits", compute="output", half=True)
 def binary_cross_entropy_with_logits(
     self: Array,
     target: Array,
     weight: Array | None = None,
     pos_weight: Array | None = None,
     reduction: int = 1,
+    half: Any = None,
 ) -> Array:
-    """(1 - t) x + (1 + (pos_weight - 1) t) softplus(-x)."""
-    factor = 1 if pos_weight is None else 1 + (pos_weight - 1) * target
-    loss = (1 - target) * self - factor * jax.nn.log_sigmoid(self)
-    return reduce(loss if weight is None else loss * weight, reduction)
+    """(1 - t) x - (1 + (pos_weight - 1) t) log_sigmoid(x); torch rounds halves at each step."""
+    penalty = rounded(jax.nn.log_sigmoid(self), half)
+    if pos_weight is not None:
+        factor = rounded(rounded(pos_weight - 1, half) * target, half)
+        penalty = rounded(rounded(1 + factor, half) * penalty, half)
+    loss = rounded(rounded(rounded(1 - target, half) * self, half) - penalty, half)
+    return reduce(loss if weight is None else rounded(loss * weight, half), reduction)
 
 
 @lowering("aten::soft_margin_loss", compute="output")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu.lowerings.registry import Array, lowering
+from torchtpu.lowerings.registry import Array, lowering, rounded
 
 DType = np.dtype[Any]
 _SCALES = {"beta": (0, 1), "alpha": (1,)}  # beta = 0 ignores self, NaN included
@@ -151,15 +151,24 @@ def addmv(
     return biased(self, product(mat, vec), beta, alpha)
 
 
-@lowering("aten::addr", constants=_SCALES, compute="output")
+@lowering("aten::addr", constants=_SCALES, compute="output", half=True)
 def addr(
-    self: Array, vec1: Array, vec2: Array, beta: Array | float = 1, alpha: Array | float = 1
+    self: Array,
+    vec1: Array,
+    vec2: Array,
+    beta: Array | float = 1,
+    alpha: Array | float = 1,
+    half: Any = None,
 ) -> Array:
-    """beta * self + alpha * outer(vec1, vec2)."""
+    """beta * self + alpha * outer(vec1, vec2); torch rounds halves at each step."""
     if self.dtype == bool:
         outer = vec1[:, None] & vec2[None, :] & jnp.asarray(alpha, bool)
         return outer | (self & jnp.asarray(beta, bool))
-    return biased(self, vec1[:, None] * vec2[None, :], beta, alpha)
+    alpha, beta = (rounded(a, half) if isinstance(a, jax.Array) else a for a in (alpha, beta))
+    outer = rounded(rounded(scaled(vec1[:, None], alpha), half) * vec2, half)
+    if not isinstance(beta, jax.Array) and beta == 0:
+        return outer
+    return rounded(scaled(self, beta), half) + outer
 
 
 @lowering("aten::linear_backward")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torchtpu.lowerings.reductions import widened
 from torchtpu.lowerings.registry import Array, lowering
 
 # Coefficients of I, A, A^2, A^3 and A^6 in B1 to B5.
@@ -64,6 +65,7 @@ def _polynomial(a: Array) -> Array:
 @lowering("aten::linalg_matrix_exp")
 def linalg_matrix_exp(self: Array) -> Array:
     """The matrix exponential."""
+    self = widened(self)
     if self.size == 0 or self.shape[-1] == 1:
         return jnp.exp(self)
     norm = jnp.max(jnp.sum(jnp.abs(self), -2), -1)

@@ -77,7 +77,7 @@ def _adam(decoupled: bool) -> Callable[..., Arrays]:
                 olds.append(max_exp_avg_sqs[i])
                 news.append(largest)
             kept = [_unless(found_inf, n, o) for n, o in zip(news, olds, strict=True)]
-            rows.append((kept[0], g, *kept[1:]))
+            rows.append((kept[0], _unless(found_inf, g, grads[i]), *kept[1:]))
         states = (exp_avgs, exp_avg_sqs) + ((max_exp_avg_sqs,) if amsgrad else ())
         updated = _lists(rows, self, grads, *states)
         return updated if amsgrad else (*updated, *max_exp_avg_sqs)
@@ -113,7 +113,7 @@ def sgd(
             jnp.asarray(v).astype(param.dtype) for v in (lr, weight_decay, momentum, dampening)
         )
         grad = grad + decay * param
-        row: list[Any] = [g]
+        row: list[Any] = [_unless(found_inf, g, grads[i])]
         if momentum_buffer_list:
             old = momentum_buffer_list[i]
             velocity = grad if is_first_step else keep * _wide(old) + (1 - damp) * grad
@@ -149,8 +149,8 @@ def adagrad(
         total = _wide(state_sums[i]) + grad * grad
         rate = rate / (1 + (state_steps[i].astype(param.dtype) - 1) * slower)
         param = param - rate * grad / (jnp.sqrt(total) + small)
-        kept = _unless(found_inf, param, p), g, _unless(found_inf, total, state_sums[i])
-        rows.append(kept)
+        news, olds = (param, g, total), (p, grads[i], state_sums[i])
+        rows.append(tuple(_unless(found_inf, n, o) for n, o in zip(news, olds, strict=True)))
     return _lists(rows, self, grads, state_sums)
 
 

@@ -195,7 +195,7 @@ for _name, _fn in {"left": _shift_left, "right": _shift_right}.items():
 @lowering("aten::pow.Tensor_Scalar", compute="output", constants={"exponent": _POWERS})
 def pow_tensor_scalar(self: Array, exponent: Array | float) -> Array:
     """self ** exponent; small constant exponents are multiplications or roots."""
-    if isinstance(exponent, jax.Array):
+    if isinstance(exponent, jax.Array) or self.dtype == bool:
         return power(self, exponent)
     if exponent == 0.5:
         return jnp.sqrt(self)
@@ -218,24 +218,36 @@ def power(self: Array, exponent: Array) -> Array:
     return jnp.where(exponent < 0, negative, raised)
 
 
+def _at_least(x: Array, bound: Any) -> Array:
+    """The larger of both, x where they are equal: -0.0 stays beside 0.0."""
+    x, bound = alike(x, bound)
+    return jnp.where((x < bound) | (bound != bound), bound, x)
+
+
+def _at_most(x: Array, bound: Any) -> Array:
+    """The smaller of both, x where they are equal."""
+    x, bound = alike(x, bound)
+    return jnp.where((x > bound) | (bound != bound), bound, x)
+
+
 @lowering("aten::clamp", "aten::clamp.Tensor", compute="output")
 def clamp(self: Array, min: Array | None = None, max: Array | None = None) -> Array:
     """min(max(self, min), max); NaN in any of them is NaN."""
     if min is not None:
-        self = jnp.maximum(*alike(self, min))
-    return self if max is None else jnp.minimum(*alike(self, max))
+        self = _at_least(self, min)
+    return self if max is None else _at_most(self, max)
 
 
 @lowering("aten::clamp_min", "aten::clamp_min.Tensor", compute="output")
 def clamp_min(self: Array, min: Array) -> Array:
     """max(self, min)."""
-    return jnp.maximum(*alike(self, min))
+    return _at_least(self, min)
 
 
 @lowering("aten::clamp_max", "aten::clamp_max.Tensor", compute="output")
 def clamp_max(self: Array, max: Array) -> Array:
     """min(self, max)."""
-    return jnp.minimum(*alike(self, max))
+    return _at_most(self, max)
 
 
 @lowering("aten::lerp.Scalar", "aten::lerp.Tensor", compute="output")

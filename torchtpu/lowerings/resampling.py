@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,13 @@ def _linear(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
     low = np.minimum(np.floor(place).astype(np.int32), size - 1)
     part = np.clip(place - low, 0, 1)
     return np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - part, part], 1)
+
+
+def _in_half(taps: Taps, half: Any) -> Taps:
+    """The weights of linear interpolation as the CPU keeps them; it adds up in float32."""
+    second = taps[1][:, 1].astype(half).astype(np.float32)
+    first = (1 - second).astype(half).astype(np.float32)
+    return taps[0], np.stack([first, second], 1)
 
 
 def _cubic(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
@@ -159,13 +167,16 @@ def _enter(name: str, rule: Rule) -> None:
         scales_d: float | None = None,
         scales_h: float | None = None,
         scales_w: float | None = None,
+        half: Any = None,
     ) -> Array:
         rank = len(output_size)
         each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank :]
         for d, count in enumerate(output_size):
             size = self.shape[2 + d]
             if size != count or not align_corners:
-                self = _resample(self, 2 + d, rule(size, count, align_corners, each[d]))
+                taps = rule(size, count, align_corners, each[d])
+                rounds = half is not None and rule is _linear and rank != 2
+                self = _resample(self, 2 + d, _in_half(taps, half) if rounds else taps)
         return self
 
     def backward(
@@ -186,7 +197,7 @@ def _enter(name: str, rule: Rule) -> None:
             grad_output = _gradient(grad_output, 2 + d, taps, size)
         return grad_output
 
-    lowering(f"aten::{name}", compute="output", static=_SCALES)(forward)
+    lowering(f"aten::{name}", compute="output", static=_SCALES, half=True)(forward)
     lowering(f"aten::{name}_backward", compute="output", static=_SCALES)(backward)
 
 

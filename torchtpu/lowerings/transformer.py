@@ -179,4 +179,5 @@ def masked_softmax_backward(
     out = output.astype(jnp.promote_types(output.dtype, jnp.float32))
     grad = jnp.where(mask, 0, grad_output.astype(out.dtype))
     kept = jnp.where(mask, 0, out)
-    return kept * (grad - jnp.sum(grad * kept, axis, keepdims=True))
+    slope = out * (grad - jnp.sum(grad * kept, axis, keepdims=True))
+    return jnp.where(mask, 0, slope)

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.ops.samples import general
+from tests.ops.samples import (
+    attention,
+    general,
+    nested,
+    optimizers,
+    parts,
+    quantization,
+    recurrent_layers,
+    sync_batch_norm,
+    vendor,
+)
 from tests.ops.samples.call import Call
 
-_FAMILIES = (general,)
+_FAMILIES = (
+    attention,
+    general,
+    nested,
+    optimizers,
+    parts,
+    quantization,
+    recurrent_layers,
+    sync_batch_norm,
+    vendor,
+)
 
 
 def calls(name: str) -> list[Call]:

@@ -12,12 +12,16 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """Arguments on the CPU; `reference` is called there in the overload's place."""
+    """Arguments on the CPU; `reference` is called there in the overload's place.
+
+    `prepare` makes of the arguments, on whichever device they are, those of the overload.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     reference: Callable[..., Any] | None = None
     random: bool = False
+    prepare: Callable[..., tuple[Any, ...]] | None = None
 
     @property
     def dtype(self) -> str:
@@ -40,9 +44,11 @@ def ints(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers)
 
 
-def call(*args: Any, reference: Any = None, random: bool = False, **kwargs: Any) -> Call:
+def call(
+    *args: Any, reference: Any = None, random: bool = False, prepare: Any = None, **kwargs: Any
+) -> Call:
     """A call with these arguments."""
-    return Call(args=args, kwargs=kwargs, reference=reference, random=random)
+    return Call(args=args, kwargs=kwargs, reference=reference, random=random, prepare=prepare)
 
 
 def out(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -11,7 +11,47 @@ from tests.ops.samples.call import Call, call, ints, out, values
 
 def made() -> list[tuple[str, Call]]:
     """Return overloads' names, several in a string where they share a call, with their calls."""
-    return [*_plain(), *_matrix(), *_layers(), *_resized(), *_drawn(), *_storages()]
+    return [
+        *_core(),
+        *_plain(),
+        *_matrix(),
+        *_layers(),
+        *_resized(),
+        *_drawn(),
+        *_storages(),
+    ]
+
+
+def _core() -> list[tuple[str, Call]]:
+    """The core overloads that torch takes apart before a recorder sees them, or never calls."""
+    x, n, plane = values(3, 4), values(5, dtype=torch.int64), values(1, 2, 5, 4)
+    strange = torch.tensor([-0.0, 0.0, float("nan"), float("inf"), -float("inf"), 0.5])
+    channels = [values(2), values(2) / 2, values(2) / 3, values(2).abs() + 1]
+    flipped = values(4, 3).t()
+    return [
+        ("avg_pool1d", call(values(2, 3, 8), [3], [2], [1])),
+        ("adaptive_avg_pool1d", call(values(2, 3, 8), [3])),
+        ("copy", call(x, values(4))),
+        ("copy", call(n, values(5))),
+        ("div.Scalar_mode", call(x, 0.3, rounding_mode="floor")),
+        ("div.Scalar_mode", call(n, -3, rounding_mode="trunc")),
+        ("_native_batch_norm_legit_no_training", call(plane, *channels, 0.1, 1e-5)),
+        ("var.dim", call(x, [0], True)),
+        ("var.dim", call(x, [1], False, True)),
+        ("bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar", call(n, 6)),
+        ("bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar", call(n > 0, True)),
+        ("fmod.Scalar", call(x, -0.7)),
+        ("fmod.Scalar", call(n, 4)),
+        ("clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_", call(strange, 0.0)),
+        ("clamp", call(strange, -0.0, 0.0)),
+        ("clamp", call(x, float("nan"))),
+        ("upsample_nearest2d.vec", call(plane, [3, 7], None)),
+        ("upsample_nearest2d.vec", call(plane, None, [1.5, 0.5])),
+        ("upsample_bilinear2d.vec", call(plane, [3, 7], True, None)),
+        ("upsample_bilinear2d.vec", call(plane, None, False, [1.5, 0.5])),
+        ("sym_size.int sym_stride.int", call(flipped, 1)),
+        ("sym_numel sym_storage_offset sym_is_contiguous", call(flipped)),
+    ]
 
 
 def _plain() -> list[tuple[str, Call]]:
