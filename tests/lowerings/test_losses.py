@@ -68,3 +68,13 @@ def test_class_probabilities() -> None:
     scores, chances = torch.randn(3, 4), torch.softmax(torch.randn(3, 4), 1)
     expected = F.cross_entropy(scores, chances)
     torch.testing.assert_close(F.cross_entropy(scores.to("tpu"), chances.to("tpu")).cpu(), expected)
+
+
+def test_halves_round_at_each_step_of_a_loss_with_logits() -> None:
+    x, target, weight, positive = (torch.randn(4, 50) * 2).to(torch.bfloat16).unbind()
+
+    def loss(device: str) -> torch.Tensor:
+        a, b, c, d = (t.to(device) for t in (x, target, weight, positive))
+        return F.binary_cross_entropy_with_logits(a, b, c, reduction="none", pos_weight=d).cpu()
+
+    assert torch.equal(loss("tpu"), loss("cpu"))

@@ -73,3 +73,10 @@ def test_out_and_in_place() -> None:
     assert out.cpu().equal(a @ a)
     total = a.to("tpu")
     assert total.addmm_(total, total, alpha=2).cpu().equal(a + 2 * a @ a)
+
+
+def test_addr_of_halves_rounds_at_each_step() -> None:
+    x, left, right = (torch.randn(n, dtype=torch.bfloat16) for n in (10, 50, 10))
+    expected = torch.addr(x, left, right, beta=0.6, alpha=0.2)
+    actual = torch.addr(*(t.to("tpu") for t in (x, left, right)), beta=0.6, alpha=0.2)
+    assert torch.equal(actual.cpu(), expected)

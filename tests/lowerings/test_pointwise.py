@@ -194,3 +194,8 @@ def test_a_changed_number_does_not_recompile() -> None:
     for i in range(5):
         _ = x * (0.3 + i) + (0.7 + i)
     assert torch.tpu._get_cache_stats()["num_compilations"] == before
+
+
+def test_power_of_halves_rounds_its_exponent() -> None:
+    x = torch.rand(200, dtype=torch.bfloat16) + 0.1
+    assert torch.equal(x.to("tpu").pow(2.6).cpu(), x.pow(2.6))

@@ -88,3 +88,9 @@ def test_taps_of_a_grid_are_one_gather() -> None:
     row = table()["aten::grid_sampler_2d"].fn
     text = jax.jit(lambda a, b: row(a, b, 2, 0, False)).lower(x.numpy(), grid.numpy()).as_text()
     assert text.count('"stablehlo.gather"') == 1
+
+
+def test_weights_of_trilinear_interpolation_are_halves() -> None:
+    x = torch.randn(2, 3, 4, 3, 5, dtype=torch.bfloat16)
+    expected = F.interpolate(x, (5, 4, 6), mode="trilinear")
+    assert torch.equal(F.interpolate(x.to("tpu"), (5, 4, 6), mode="trilinear").cpu(), expected)

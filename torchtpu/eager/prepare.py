@@ -38,6 +38,9 @@ class _Write(NamedTuple):
     output: int
 
 
+_WIDE = (torch.float64, torch.complex128)
+
+
 class Preparation:
     """The working state of one `Operation.prepare`."""
 
@@ -56,6 +59,7 @@ class Preparation:
         meta = run_meta(operation.op, operation.functional, self.bound, mutates=self.mutates)
         self._check_outputs(meta)
         self.compute = self._compute_type(meta)
+        self.gives_wide = any(m is not None and m.dtype in _WIDE for m in meta.outputs)
         placed = {n: self._place(n, v) for n, v in self.bound.items() if self._arrives(n)}
         written = self._written()
         reads = self._reads(written)
@@ -211,7 +215,7 @@ class Preparation:
                 self.compute.itemsize < 2 and self.compute.kind == "V"
             )
             return np.dtype(np.float32) if is_half else self.compute
-        wide = any(
+        wide = self.gives_wide or any(
             (v.dtype.itemsize == 8 and v.dtype.kind == "f") or v.dtype.itemsize == 16
             for _, v in self.tensors
         )

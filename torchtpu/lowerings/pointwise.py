@@ -192,11 +192,11 @@ for _name, _fn in {"left": _shift_left, "right": _shift_right}.items():
     binary(f"aten::__{_name[0]}shift__", _fn)
 
 
-@lowering("aten::pow.Tensor_Scalar", compute="output", constants={"exponent": _POWERS})
-def pow_tensor_scalar(self: Array, exponent: Array | float) -> Array:
+@lowering("aten::pow.Tensor_Scalar", compute="output", constants={"exponent": _POWERS}, half=True)
+def pow_tensor_scalar(self: Array, exponent: Array | float, half: Any = None) -> Array:
     """self ** exponent; small constant exponents are multiplications or roots."""
     if isinstance(exponent, jax.Array) or self.dtype == bool:
-        return power(self, exponent)
+        return power(self, rounded(exponent, half))
     if exponent == 0.5:
         return jnp.sqrt(self)
     if exponent == -0.5:
