@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowerings.elementary import real_dtype
-from torchtpu.lowerings.registry import Array, convert, dims_of, lowering, rounded
+from torchtpu.lowerings.registry import Array, convert, dims_of, lowering
 
 Dims = int | Sequence[int] | None
 
@@ -259,14 +259,14 @@ def softmax(self: Array, dim: int, half_to_float: bool = False) -> Array:
     return (exp / jnp.sum(exp, axis=axis, keepdims=True)).reshape(self.shape)
 
 
-@lowering("aten::_log_softmax", compute="output", half=True)
-def log_softmax(self: Array, dim: int, half_to_float: bool = False, half: Any = None) -> Array:
-    """x - log(sum(exp(x))) along dim; torch rounds sum and log to half along the last one."""
+@lowering("aten::_log_softmax", compute="output")
+def log_softmax(self: Array, dim: int, half_to_float: bool = False) -> Array:
+    """x - log(sum(exp(x))) along dim."""
     x, axis = _along(self, dim)
-    half = half if axis == x.ndim - 1 else None
     shifted = _shifted(x, axis)
-    total = rounded(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True), half)
-    return (shifted - rounded(jnp.log(total), half)).reshape(self.shape)
+    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))).reshape(
+        self.shape
+    )
 
 
 @lowering("aten::_softmax_backward_data", compute="output")
