@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.ops.programs import Program, State
+from tests.ops.programs import Program, State, history
 
 
 def difference(program: Program, mode: Any) -> str:
@@ -111,7 +111,7 @@ def _properties(t: torch.Tensor) -> dict[str, Any]:
         "view": t._is_view(),
         "leaf": t.is_leaf,
         "requires_grad": t.requires_grad,
-        "grad_fn": type(t.grad_fn).__name__,
+        "grad_fn": history(t),
     }
 
 

@@ -146,6 +146,21 @@ class Program:
             self.coarsest = max(self.coarsest, torch.finfo(made.dtype).eps)
 
 
+NO_HISTORY = ("NoneType", "RuntimeError")
+
+
+def history(t: torch.Tensor) -> str:
+    """Name a tensor's grad_fn, or the error that torch has for asking.
+
+    What is assigned to `t[...]` is filled in on the CPU, and copied on every other device.
+    """
+    try:
+        name = type(t.grad_fn).__name__
+        return "CopyBackwards" if name.startswith("FillBackward") else name
+    except RuntimeError:  # a view without gradients whose base was written with them
+        return "RuntimeError"
+
+
 class Maker:
     """Makes a random program: inputs first, then lines from the templates."""
 
@@ -262,7 +277,9 @@ class Maker:
 
     def _backward(self) -> None:
         tensors = self.program.cpu.tensors()
-        results = tuple(n for n, t in tensors.items() if t.requires_grad and t.grad_fn is not None)
+        results = tuple(
+            n for n, t in tensors.items() if t.requires_grad and history(t) not in NO_HISTORY
+        )
         if results:
             self.program.append(Line(f"{self.draw(results)}.sum().backward()"))
 

@@ -52,6 +52,11 @@ def _is_small(x: Tensor) -> bool:
     return x.is_complex() or bool(((x >= 0) & (x < 100)).all())
 
 
+def _holds(x: Tensor, y: Tensor) -> bool:
+    """The same of a copy."""
+    return x.is_floating_point() or x.is_complex() or _is_small(y)
+
+
 def _new(kind: Kind, texts: str, where: Callable[..., bool] | None = None) -> list[Template]:
     lines = [t.strip() for t in texts.strip().splitlines()]
     return [Template(text="{new} = " + t, kind=kind, where=where) for t in lines]
@@ -200,8 +205,6 @@ _WRITES = """
     {x} *= {k}
     {x}.add_({k})
     {x}.add_({y}, alpha=2)
-    {x}.copy_({y})
-    {x}.copy_({y})
     {x}.fill_({k})
     {x}.zero_()
     {x}[{s}] = {k}
@@ -263,6 +266,8 @@ TEMPLATES: tuple[Template, ...] = (
     *_new("jumps", "{x}.to({D})\n{x}.long()\n{x}.int()", _is_small),
     *_in_place("exact", _WRITES),
     *_in_place("exact", _WRITES),
+    Template(text="{x}.copy_({y})", writes=True, where=_holds),
+    Template(text="{x}.copy_({y})", writes=True, where=_holds),
     Template(text="torch.add({y}, {y}, out={x})", writes=True, where=_alike),
     Template(text="torch.mul({y}, 2, out={x})", writes=True, where=_alike),
     *_in_place("rounds", _ROUNDING_WRITES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,6 +33,23 @@ def _wide(x: Array) -> Array:
     return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
 
 
+def _corrections(
+    lr: Array, beta1: Array, beta2: Array, steps: Arrays, types: Sequence[Any]
+) -> list[tuple[Array, Array]]:
+    """lr / (1 - beta1^step) and 1 / sqrt(1 - beta2^step) for each parameter, in its dtype.
+
+    Vectors of them, one for each dtype, spare a kernel per parameter.
+    """
+    found: dict[int, tuple[Array, Array]] = {}
+    for dtype in dict.fromkeys(types):
+        group = [i for i, t in enumerate(types) if t == dtype]
+        counts = jnp.stack([steps[i].reshape(()) for i in group]).astype(dtype)
+        rate, b1, b2 = (jnp.asarray(v).astype(dtype) for v in (lr, beta1, beta2))
+        vectors = rate / (1 - b1**counts), 1 / jnp.sqrt(1 - b2**counts)
+        found |= {i: (vectors[0][n], vectors[1][n]) for n, i in enumerate(group)}
+    return [found[i] for i in range(len(types))]
+
+
 def _adam(decoupled: bool) -> Callable[..., Arrays]:
     def step(
         self: Arrays,
@@ -53,6 +70,8 @@ def _adam(decoupled: bool) -> Callable[..., Arrays]:
     ) -> Arrays:
         """Kingma and Ba (2015), algorithm 1; decay decoupled as in Loshchilov and Hutter (2019)."""
         rows = []
+        types = [_wide(p).dtype for p in self]
+        corrections = _corrections(lr, beta1, beta2, state_steps, types)
         for i, p in enumerate(self):
             g = _unscaled(grads[i], grad_scale)
             param, grad = _wide(p), -_wide(g) if maximize else _wide(g)
@@ -67,10 +86,9 @@ def _adam(decoupled: bool) -> Callable[..., Arrays]:
             mean = _wide(exp_avgs[i])
             mean = mean + (grad - mean) * (1 - b1)
             square = b2 * _wide(exp_avg_sqs[i]) + (1 - b2) * grad * grad
-            count = state_steps[i].astype(dtype)
             largest = jnp.maximum(_wide(max_exp_avg_sqs[i]), square) if amsgrad else square
-            root = jnp.sqrt(largest) / jnp.sqrt(1 - b2**count) + small
-            param = param - rate / (1 - b1**count) * mean / root
+            first, second = corrections[i]
+            param = param - first * mean / (jnp.sqrt(largest) * second + small)
             olds = [p, exp_avgs[i], exp_avg_sqs[i]]
             news = [param, mean, square]
             if amsgrad:
