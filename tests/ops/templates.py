@@ -257,7 +257,7 @@ _READS = """
 TEMPLATES: tuple[Template, ...] = (
     *_new("exact", _VIEWS),
     *_new("exact", _VIEWS),
-    *_new("exact", "{x}.view({D})", _is_no_bool),
+    *_new("jumps", "{x}.view({D})", _is_no_bool),
     *_new("exact", _MOVES),
     *_new("exact", _EXACT),
     *_new("rounds", _ROUNDS),
