@@ -174,7 +174,7 @@ def _derived(name: str, functional_name: str, calls: Iterable[Call]) -> Iterator
         if not outs:
             if _keeps_shape(args, results):
                 yield call
-        elif len(results) == len(outs):
+        elif len(results) == len(outs) and all(map(_is_tensor, results)):
             kept = {n: v for n, v in call.kwargs.items() if n not in _FACTORY}
             made = {n: torch.empty_like(r) for n, r in zip(outs, results, strict=True)}
             into = _into(call.reference, outs) if call.reference else None
@@ -346,6 +346,14 @@ def outcomes(which: str) -> Iterator[Outcome]:
         yield outcome(name, calls_of(name))
 
 
+def _write(found: Sequence[Outcome]) -> None:
+    """Put the dtypes of outcomes in the place of older ones of the same overloads."""
+    known = json.loads(lowerings.MEASURED.read_text())
+    known |= {one.name: " ".join(one.matched) if one.is_matched else "" for one in found}
+    kept = {name: dtypes for name, dtypes in known.items() if dtypes}
+    lowerings.MEASURED.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.ops.overloads", description=__doc__)
@@ -361,8 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         count = sum(getattr(one, what) for one in found)
         print(f"{what.removeprefix('is_'):10} {count} of {len(found)}, {count / len(found):.1%}")
     if given.write:
-        dtypes = {one.name: " ".join(one.matched) for one in found if one.is_matched}
-        lowerings.MEASURED.write_text(json.dumps(dtypes, indent=0, sort_keys=True) + "\n")
+        _write(found)
     return int(any(verdict(one) for one in found))
 
 
