@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 Kind = Literal["exact", "rounds", "jumps"]
@@ -42,9 +41,9 @@ def _alike(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape
 
 
-def _is_no_bool(x: Tensor) -> bool:
-    """Bits of other dtypes in the memory of truth values are undefined."""
-    return x.dtype != torch.bool
+def _has_bits(x: Tensor) -> bool:
+    """Small integers are denormal floats, bits of truth values and signs of complex zeros open."""
+    return x.is_floating_point()
 
 
 def _is_small(x: Tensor) -> bool:
@@ -208,7 +207,6 @@ _WRITES = """
     {x}.fill_({k})
     {x}.zero_()
     {x}[{s}] = {k}
-    {x}[{s}] = {y}
     {x}[{m}] = {k}
     {x}[{s}] += 1
     {x}.masked_fill_({m}, {k})
@@ -257,7 +255,7 @@ _READS = """
 TEMPLATES: tuple[Template, ...] = (
     *_new("exact", _VIEWS),
     *_new("exact", _VIEWS),
-    *_new("jumps", "{x}.view({D})", _is_no_bool),
+    *_new("jumps", "{x}.view({D})", _has_bits),
     *_new("exact", _MOVES),
     *_new("exact", _EXACT),
     *_new("rounds", _ROUNDS),
@@ -268,6 +266,7 @@ TEMPLATES: tuple[Template, ...] = (
     *_in_place("exact", _WRITES),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
+    Template(text="{x}[{s}] = {y}", writes=True, where=_holds),
     Template(text="torch.add({y}, {y}, out={x})", writes=True, where=_alike),
     Template(text="torch.mul({y}, 2, out={x})", writes=True, where=_alike),
     *_in_place("rounds", _ROUNDING_WRITES),

@@ -133,6 +133,11 @@ FOUND = {
     "-0.0 at a bound": """
         t1 = torch.tensor([-0.0, float("nan"), 1.0], device=device).clamp(min=0)
     """,
+    "strides of two conditions at once": """
+        t1 = torch.ones(3, 3, dtype=torch.complex64, device=device).mT.contiguous().mT
+        t2 = torch.ones(1, 3, dtype=torch.complex64, device=device).expand(2, 1, 3)
+        t3 = t2.logical_and(t1)
+    """,
     "two of a number": """
         t1 = torch.ones((), device=device)
         t1.index_select(0, torch.tensor([0, 0], device=device))

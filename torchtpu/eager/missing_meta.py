@@ -74,6 +74,14 @@ def pow_of_scalar(self: torch.Tensor, exponent: Any) -> torch.Tensor:
     return made.to(torch.result_type(self, exponent)) if isinstance(exponent, bool) else made
 
 
+@_corrects(torch.ops.aten.logical_and.default)
+@_corrects(torch.ops.aten.logical_or.default)
+@_corrects(torch.ops.aten.logical_xor.default)
+def logical(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Two conditions at once; torch's own orders strides by those of temporary results."""
+    return torch.eq(self, other)
+
+
 @_corrects(torch.ops.aten._foreach_pow_.Scalar)
 @_corrects(torch.ops.aten._foreach_pow.Scalar)
 def foreach_pow_of_scalar(self: list[torch.Tensor], exponent: Any) -> list[torch.Tensor]:
