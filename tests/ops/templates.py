@@ -48,7 +48,8 @@ def _has_bits(x: Tensor) -> bool:
 
 def _is_small(x: Tensor) -> bool:
     """A conversion to an integer type that has no such value is undefined."""
-    return x.is_complex() or bool(((x >= 0) & (x < 100)).all())
+    real = x.real if x.is_complex() else x
+    return bool(((real >= 0) & (real < 100)).all())
 
 
 def _holds(x: Tensor, y: Tensor) -> bool:
