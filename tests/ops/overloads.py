@@ -230,7 +230,7 @@ def _run(fn: Any, call: Call, device: str) -> list[Any]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = fn(*(call.prepare(*args) if call.prepare else args), **kwargs)
-    return [_plain(v) for v in tree_leaves((results, args, kwargs)) if not _is_device(v)]
+        return [_plain(v) for v in tree_leaves((results, args, kwargs)) if not _is_device(v)]
 
 
 def _expected(name: str, call: Call) -> list[Any]:
