@@ -8,7 +8,7 @@ until one needs the order it was written for.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,13 +99,10 @@ class _Rewriter:
 
     def _restore_inside(self, op: Any) -> None:
         """Give an op, and those in its regions, the values as they were written."""
-        at, inside = op, [op]
-        while inside:
-            op = inside.pop()
-            for n, value in enumerate(op.operands):
+        for inner in _nested(op):
+            for n, value in enumerate(inner.operands):
                 if value in self._orders:
-                    op.operands[n] = self._at(value, tuple(range(_rank(value))), at)
-            inside += [o.operation for r in op.regions for b in r.blocks for o in b.operations]
+                    inner.operands[n] = self._at(value, tuple(range(_rank(value))), op)
 
     def _lay(self, op: Any, order: Order, operands: Sequence[int]) -> None:
         """Compute an op in an order: some operands and all results, the latter of the same rank."""
@@ -276,12 +273,18 @@ _FILLED: dict[str, Callable[[Any, Any, list[int]], Any]] = {
 
 def _renew(op: Any, values: dict[Any, Any]) -> None:
     """Put an op and those in its regions on new values."""
-    for n, value in enumerate(op.operands):
-        op.operands[n] = values.get(value, value)
+    for inner in _nested(op):
+        for n, value in enumerate(inner.operands):
+            inner.operands[n] = values.get(value, value)
+
+
+def _nested(op: Any) -> Iterator[Any]:
+    """An op and those in its regions."""
+    yield op
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
-                _renew(inner.operation, values)
+                yield from _nested(inner.operation)
 
 
 def _rank(value: Any) -> int:

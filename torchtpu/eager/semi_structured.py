@@ -78,6 +78,10 @@ def sparse_semi_structured_addmm(
     return (made + beta * input.unsqueeze(1)).to(out_dtype or mat1.dtype)
 
 
+def _activated(x: Any, activation: str) -> Any:
+    return torch.relu(x) if activation == "relu" else torch.nn.functional.silu(x)
+
+
 @composed("aten::_sparse_semi_structured_linear")
 def sparse_semi_structured_linear(
     input: torch.Tensor,  # noqa: A002  # the schema's name
@@ -92,8 +96,7 @@ def sparse_semi_structured_linear(
     rows = input.reshape(-1, input.shape[-1])
     made = _product(rows, _dense(weight, meta).t(), out_dtype)
     made = made if bias is None else made + bias
-    if activation not in (None, "none"):
-        made = torch.relu(made) if activation == "relu" else torch.nn.functional.silu(made)
+    made = made if activation in (None, "none") else _activated(made, activation)
     return made.reshape(*input.shape[:-1], weight.shape[0])
 
 
@@ -247,7 +250,6 @@ def mixed_dtypes_linear(
     bits = 8 if scale.numel() == weight.shape[1] else 4
     made = input.float() @ (_reordered(weight, bits).float() * scale.float())
     made = made if bias is None else made + bias.float()
-    if activation not in (None, "", "none"):
-        made = torch.relu(made) if activation == "relu" else torch.nn.functional.silu(made)
+    made = made if activation in (None, "", "none") else _activated(made, activation)
     found: torch.Tensor = made.to(input.dtype)
     return found

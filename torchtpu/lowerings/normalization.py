@@ -196,22 +196,6 @@ def _batch_norm(
     return result, mean, rstd, running_mean, running_var
 
 
-@lowering("aten::_native_batch_norm_legit_functional", compute="output")
-def native_batch_norm_legit_functional(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    training: bool,
-    momentum: Array,
-    eps: Array,
-) -> tuple[Array | None, ...]:
-    """native_batch_norm that returns the new running statistics."""
-    running = (running_mean, running_var)
-    return _batch_norm(input, weight, bias, running, training, momentum, eps)
-
-
 @lowering(
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
@@ -229,6 +213,22 @@ def native_batch_norm(
     eps: Array,
 ) -> tuple[Array | None, ...]:
     """Normalizes each channel by the batch (training) or by the running statistics."""
+    running = (running_mean, running_var)
+    return _batch_norm(input, weight, bias, running, training, momentum, eps)
+
+
+@lowering("aten::_native_batch_norm_legit_functional", compute="output")
+def native_batch_norm_legit_functional(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    training: bool,
+    momentum: Array,
+    eps: Array,
+) -> tuple[Array | None, ...]:
+    """native_batch_norm that returns the new running statistics."""
     running = (running_mean, running_var)
     return _batch_norm(input, weight, bias, running, training, momentum, eps)
 
