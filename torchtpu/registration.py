@@ -76,7 +76,10 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+_PRIVATE_USE_1 = torch._C._autograd.DeviceType.PrivateUse1
+
+
 class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
         take_pending()
-        return torch._C._autograd.DeviceType.PrivateUse1
+        return _PRIVATE_USE_1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ class Call:
         "_guard",
         "_unshared",
         "compiled",
+        "extra_inputs",
         "factories",
         "factory",
         "key",
@@ -57,6 +59,7 @@ class Call:
         "returned",
         "run",
         "single",
+        "sizes",
         "writes",
     )
 
@@ -77,12 +80,14 @@ class Call:
         self.writes = writes  # (buffer, output) pairs
         self.number_types = number_types
         self.key = key
+        self.extra_inputs = len(number_types) + key  # numbers and the random key, at the end
         self.factories = factories
         self.layout = factories[0].layout if factories else None
         self.factory = factories[0] if factories else None
         self.single = returned is None
         self.returned = returned or nothing
         self.program = program
+        self.sizes = tuple(math.prod(type_.shape) for type_ in program.inputs)
         self._unshared: Call | None = None
         self._guard: Callable[..., Any] | None = None
         self.compiled = False
@@ -96,11 +101,6 @@ class Call:
     def use(self, run: Callable[[Sequence[Any]], list[Any]]) -> None:
         """Run the compiled program from now on."""
         self.run, self.compiled = run, True
-
-    @property
-    def extra_inputs(self) -> int:
-        """Inputs that are no tensors: numbers and the random key, at the end."""
-        return len(self.number_types) + self.key
 
     @property
     def unshared(self) -> Call:

@@ -38,10 +38,9 @@ class Pending(Deferred):
 
     __slots__ = ("index", "recording", "result")
 
-    def __init__(self, recording: Recording, index: int) -> None:
-        self.recording = recording
-        self.index = index
-        self.result: Any = None  # the array, once the recording has run
+    recording: Recording
+    index: int
+    result: Any  # the array, once the recording has run
 
     def materialize(self) -> None:
         """Run the recording that this belongs to."""
@@ -81,13 +80,11 @@ class _Trie:
         self.root = _State(None, None, ())
         self.states = 0
 
-    def follow(self, state: _State, call: Any, wiring: tuple[int, ...]) -> _State:
-        """Return the state after a call, made where the sequence is new."""
-        found = state.next.get((call, wiring))
-        if found is None:
-            found = state.next[call, wiring] = _State(state, call, wiring)
-            self.states += 1
-        return found
+    def grow(self, state: _State, edge: tuple[Any, Wiring]) -> _State:
+        """Return the state after a call that never came after this sequence."""
+        made = state.next[edge] = _State(state, *edge)
+        self.states += 1
+        return made
 
     def start(self) -> _State:
         """Return the state of an empty recording."""
@@ -134,9 +131,9 @@ class Recording:
                 array = array.result  # of a recording that was cut before this call
             number = known.get(id(array))
             if number is None:
+                self.elements += call.sizes[len(wiring)]
                 outside.append(array)
                 number = known[id(array)] = len(outside)
-                self.elements += array.size
             wiring.append(-number)
         for array in arrays[-extra:] if extra else ():  # numbers are never told apart by value
             outside.append(array)
@@ -144,12 +141,15 @@ class Recording:
         for position in call.program.donated:
             if wiring[position] < 0:
                 self.overwritten.add(-1 - wiring[position])
-        self.state = _trie.follow(self.state, call, tuple(wiring))
+        edge = call, tuple(wiring)
+        self.state = self.state.next.get(edge) or _trie.grow(self.state, edge)
         self.first = self.first or call
         self.length += 1
+        holders = self.holders
         for target in targets:
-            target.array = Pending(self, len(self.holders))
-            self.holders.append(weakref.ref(target))
+            target.array = pending = Pending()
+            pending.recording, pending.index, pending.result = self, len(holders), None
+            holders.append(weakref.ref(target))
         if self.length >= MAX_CALLS or (self.elements > self.look_at and self._is_heavy()):
             self.flush()
 
