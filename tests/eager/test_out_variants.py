@@ -26,6 +26,17 @@ def _running(op: Any, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return values, indices
 
 
+_INDICES, _OFFSETS = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 2])
+
+
+def _bags(device: str) -> Any:
+    """Indices, and what the forward op keeps of them."""
+    indices = _INDICES.to(device)
+    return indices, *_aten._embedding_bag(
+        _x(device, 10, 4), indices, _OFFSETS.to(device), False, 1
+    )[1:]
+
+
 CASES: dict[str, Callable[[str], Any]] = {
     "arange": lambda d: torch.arange(1, 9, 2, out=_out(d, torch.int64)),
     "range": lambda d: _aten.range.out(1, 5, 2, out=_out(d)),
@@ -47,6 +58,20 @@ CASES: dict[str, Callable[[str], Any]] = {
     "pool 3d": lambda d: _aten.adaptive_avg_pool3d.out(_x(d, 1, 4, 4, 2), [2, 2, 1], out=_out(d)),
     "pool 3d backward": lambda d: _aten.adaptive_avg_pool3d_backward.grad_input(
         _x(d, 1, 2, 2, 2), _x(d, 1, 4, 4, 4), grad_input=_out(d)
+    ),
+    "pool 3d backward, out": lambda d: _aten._adaptive_avg_pool3d_backward.out(
+        _x(d, 1, 2, 2, 2), _x(d, 1, 4, 4, 4), out=_out(d)
+    ),
+    "grid_sampler_3d_backward": lambda d: _aten.grid_sampler_3d_backward.out(
+        *(_x(d, 1, 2, 2, 2, 2) / 50, _x(d, 1, 2, 3, 3, 3), _x(d, 1, 2, 2, 2, 3) / 50),
+        *(0, 0, False, [True, True]),
+        **{"out0": _out(d), "out1": _out(d)},
+    ),
+    "embedding_bag backward": lambda d: _aten._embedding_bag_dense_backward.out(
+        _x(d, 2, 4), *_bags(d), 10, False, 1, None, out=_out(d)
+    ),
+    "embedding_bag weights": lambda d: _aten._embedding_bag_per_sample_weights_backward.out(
+        _x(d, 2, 4), _x(d, 10, 4), _INDICES.to(d), _OFFSETS.to(d), _bags(d)[1], 0, out=_out(d)
     ),
     "unique_dim": lambda d: _aten.unique_dim(_x(d, 3, 2), 0),
 }
