@@ -6,18 +6,19 @@ import difflib
 import importlib
 import pkgutil
 
-from torchtpu.targets.base import DeviceInfo, Executable, Target, TargetError
+from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target, TargetError
 
 __all__ = [
     "DeviceInfo",
     "Executable",
+    "Settings",
     "Target",
     "TargetError",
     "create",
     "names",
 ]
 
-_NOT_TARGETS = frozenset({"base", "channels_last", "pjrt"})
+_NOT_TARGETS = frozenset({"base", "channels_last", "pjrt", "plugin", "__main__"})
 
 
 def names() -> list[str]:
@@ -25,11 +26,10 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_TARGETS)
 
 
-def create(spec: str, *, numerics: bool = True) -> Target:
+def create(spec: str, settings: Settings | None = None) -> Target:
     """Make the target of `NAME` or `NAME:OPTION`; empty means tpu where one is present, else cpu.
 
-    numerics: False asks for abstract buffers, which only sim has. Raises TargetError for an unknown
-    name, or where the target cannot work here.
+    Raises TargetError for an unknown name, or where the target cannot work here.
     """
     name, _, option = (spec or _default()).partition(":")
     if name not in names():
@@ -38,7 +38,8 @@ def create(spec: str, *, numerics: bool = True) -> Target:
         raise TargetError(
             f"[TORCHTPU_TARGET] unknown target {name!r}; known ones: {', '.join(names())}{hint}"
         )
-    made = importlib.import_module(f"torchtpu.targets.{name}").create(option, numerics)
+    module = importlib.import_module(f"torchtpu.targets.{name}")
+    made = module.create(option, settings or Settings())
     assert isinstance(made, Target), made
     return made
 

@@ -20,6 +20,14 @@ class TargetError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the user may ask of any target; each heeds what concerns it."""
+
+    numerics: bool = True  # False: abstract buffers without values
+    start_timeout_s: float = 120.0  # for a library that loads, or waits for other hosts
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
     """What a target's device is: the chip and its memory in bytes (0 where there is no bound)."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torchtpu.targets.base import Executable, Target
+from torchtpu.targets.base import Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
 
 _PROCESSOR = (
@@ -22,7 +22,7 @@ _PROCESSOR = (
 )  # fmt: skip
 
 
-def create(_option: str, _numerics: bool = True) -> Target:
+def create(_option: str, _settings: Settings) -> Target:
     """Make the target; it has no options."""
     return _CpuTarget(_client(), name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
 

@@ -19,6 +19,7 @@ from torchtpu.targets.base import (
     DeviceArray,
     DeviceInfo,
     Executable,
+    Settings,
     Target,
     TargetError,
 )
@@ -128,17 +129,17 @@ class SimTarget(Target):
         return self.device.elapsed_s
 
 
-def create(option: str, numerics: bool = True) -> Target:
+def create(option: str, settings: Settings) -> Target:
     """Make a simulated device of the chip in `option` (default v6e); an error lists the chips."""
     try:
         chip = chips.load(option or DEFAULT_CHIP)
     except chips.UnknownChip as error:
         raise TargetError(f"[TORCHTPU_TARGET=sim:{option}] {error}") from error
-    if not numerics:
+    if not settings.numerics:
         return SimTarget(chip, None)
     from torchtpu.targets import cpu
 
-    return SimTarget(chip, cpu.create(""))
+    return SimTarget(chip, cpu.create("", settings))
 
 
 def _joined(text: bytes, compiled: Executable) -> bytes | None:

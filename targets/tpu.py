@@ -1,4 +1,4 @@
-"""Target tpu: the PJRT client of libtpu, on a machine that has a TPU."""
+"""Target tpu: a PJRT plugin, which is libtpu on a machine that has a TPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from torchtpu.targets.base import Target, TargetError
+from torchtpu.targets import plugin
+from torchtpu.targets.base import Settings, Target, TargetError
 from torchtpu.targets.pjrt import PjrtTarget
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -15,34 +16,39 @@ _INSTEAD = "set TORCHTPU_TARGET=cpu for numerics or TORCHTPU_TARGET=sim for a si
 
 def absent() -> str:
     """Say why no TPU can be used on this machine, in one line; empty where one can."""
+    if plugin.named(os.environ):
+        return ""
     if not _has_chip():
         return f"no TPU: no Google PCI device (vendor {_GOOGLE_PCI_VENDOR}) and no /dev/accel* here"
-    if not _has_library():
+    if not _libtpu():
         return "no libtpu: pip install 'torchtpu[tpu]', or set TPU_LIBRARY_PATH"
     return ""
 
 
-def create(_option: str, _numerics: bool = True) -> Target:
-    """Load libtpu and take its first local chip; TargetError says why there is none.
+def create(_option: str, settings: Settings) -> Target:
+    """Load the plugin and take its first local device; TargetError says why there is none.
 
-    The device files are looked at first: libtpu on a machine without a TPU asks a metadata server
-    over the network and then aborts the process.
+    The library is the one that PJRT_NAMES_AND_LIBRARY_PATHS names `tpu`, else libtpu: that of
+    TPU_LIBRARY_PATH or the installed package. The device files are looked at first: libtpu on a
+    machine without a TPU asks a metadata server over the network and then aborts the process.
     """
     reason = absent()
     if reason:
         raise TargetError(f"[tpu] {reason}; {_INSTEAD}")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    from jax._src import xla_bridge
-
+    other = plugin.named(os.environ)
+    library = other or _libtpu()
     try:
-        client = xla_bridge.get_backend("tpu")
-    except RuntimeError as error:
-        raise TargetError(f"[tpu] libtpu did not start: {error}; {_INSTEAD}") from error
-    return PjrtTarget(client, name="tpu", platform="tpu")
+        client = plugin.client(library, timeout_s=settings.start_timeout_s, apart=bool(other))
+    except TargetError as error:
+        raise TargetError(f"[tpu] {error}; {_INSTEAD}") from error
+    return PjrtTarget(client, name="tpu", platform=client.platform)
 
 
-def _has_library() -> bool:
-    return bool(os.environ.get("TPU_LIBRARY_PATH") or importlib.util.find_spec("libtpu"))
+def _libtpu() -> str:
+    package = importlib.util.find_spec("libtpu")
+    inside = Path(package.origin).with_name("libtpu.so") if package and package.origin else ""
+    return os.environ.get("TPU_LIBRARY_PATH") or str(inside)
 
 
 def _has_chip() -> bool:

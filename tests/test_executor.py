@@ -89,7 +89,7 @@ def _rest(node: Node) -> tuple[Any, ...]:
 def _made(spec: str, folder: Path, numerics: bool = True) -> Executor:
     """An executor as of a new process: nothing in memory."""
     with config.override(cache_dir=str(folder), cache_name="test"):
-        return Executor(targets.create(spec, numerics=numerics))
+        return Executor(targets.create(spec, targets.Settings(numerics=numerics)))
 
 
 @pytest.mark.parametrize("spec", ["cpu", "sim:v5e"])

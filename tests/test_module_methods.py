@@ -80,3 +80,26 @@ def test_a_lazy_module_moves_before_its_shapes_are_known() -> None:
     assert linear.weight.device.type == "tpu"
     assert norm.running_mean is not None
     assert norm.running_mean.device.type == "tpu"
+
+
+def test_chunks_of_a_cross_entropy_add_up_in_float32() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(256, 64), torch.randn(64, 64)
+    target = torch.randint(64, (256,))
+    exact, on_cpu, on_tpu = (
+        _gradient(x.to(device, dtype), weight.to(device, dtype), target.to(device))
+        for device, dtype in (
+            ("cpu", torch.float64),
+            ("cpu", torch.bfloat16),
+            ("tpu", torch.bfloat16),
+        )
+    )
+    assert (on_tpu - exact).abs().max() <= 1.5 * (on_cpu - exact).abs().max()
+
+
+def _gradient(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=8)
+    loss = torch.nn.functional.linear_cross_entropy(
+        x.requires_grad_(), weight.requires_grad_(), target, options=options
+    )
+    return torch.autograd.grad(loss, x)[0].cpu().double()

@@ -116,6 +116,12 @@ KNOBS: dict[str, Knob] = {
         parse=_boolean,
         doc="0: target sim holds abstract buffers (no values), for models that do not fit here.",
     ),
+    "start_timeout_s": Knob(
+        variables=("TORCHTPU_START_TIMEOUT",),
+        default=120,
+        parse=_integer,
+        doc="Seconds that target tpu's library may take to start.",
+    ),
     "check_nan": Knob(
         variables=("TORCHTPU_CHECK_NAN",),
         default=False,

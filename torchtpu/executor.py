@@ -219,7 +219,10 @@ def current() -> Executor:
     for name in config.KNOBS:
         config.get(name)  # a wrong value is an error here, and not at some later op
     logs.start()
-    return Executor(targets.create(config.get("target"), numerics=config.get("sim_numerics")))
+    settings = targets.Settings(
+        numerics=config.get("sim_numerics"), start_timeout_s=config.get("start_timeout_s")
+    )
+    return Executor(targets.create(config.get("target"), settings))
 
 
 def matmul_precision() -> str:

@@ -1,4 +1,4 @@
-"""nn.Module.to between host and device: parameters stay the objects they were."""
+"""What torch.nn decides by device: parameters stay objects on a move, halves add up in float32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch.nn.modules import linear_cross_entropy_options
 
 
 def install() -> None:
@@ -35,6 +36,20 @@ def install() -> None:
                 belongings.give_back()
 
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+    _accumulate_in_float32()
+
+
+def _accumulate_in_float32() -> None:
+    """Let a chunked cross entropy add its chunks up as on the CPU and CUDA, not in bfloat16."""
+    options: Any = linear_cross_entropy_options.LinearCrossEntropyOptions
+    chosen = options._resolve_auto_acc_dtype
+
+    def resolve(dtype: torch.dtype, device: torch.device | None) -> torch.dtype | None:
+        on_tpu = device is not None and device.type == "tpu"
+        found: torch.dtype | None = chosen(dtype, torch.device("cpu") if on_tpu else device)
+        return found
+
+    options._resolve_auto_acc_dtype = staticmethod(resolve)
 
 
 class _Belongings:

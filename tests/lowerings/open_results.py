@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 # Where `dim` stands behind the input. Sorts that are asked to be stable leave nothing open.
-ORDERS = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "msort": -1}
+ORDERS = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "msort": -1}
 # The CPU rounds two-byte floats between the steps of these; the device rounds once, at the end.
 ROUNDED_ONCE = frozenset(
     {

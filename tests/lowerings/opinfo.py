@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -29,6 +30,7 @@ TOLERANCES = {
     torch.bfloat16: 2e-2,
 }
 Call = Callable[..., Any]
+Context = Callable[[], AbstractContextManager[Any]]
 
 # Their bits differ between devices; tests/ops/test_distributions.py looks at them.
 _RANDOM = re.compile(
@@ -93,10 +95,12 @@ def trials(
     actual: Call = _directly,
     expected: Call = _directly,
     on: tuple[str, str] = ("tpu", "cpu"),
+    within: tuple[Context, Context] = (nullcontext, nullcontext),
 ) -> Iterator[Callable[[], None]]:
     """Yield a function per sample that compares it on two devices, called in two ways.
 
-    It raises Rejected where the second refuses, AssertionError where they differ.
+    within: what each runs in, backward too. It raises Rejected where the second refuses,
+    AssertionError where they differ.
     """
     for number, (op, sample, grad) in enumerate(_sampled(name, dtype, max_samples, backward)):
         run = partial(_run, sample=sample, grad=grad)
@@ -105,8 +109,8 @@ def trials(
         chosen = _compare if on[0] == on[1] else _comparison(name, sample)
         yield partial(
             _trial,
-            partial(run, partial(actual, op), device=on[0]),
-            partial(reference, partial(expected, op), device=on[1]),
+            partial(_inside, within[0], partial(run, partial(actual, op), device=on[0])),
+            partial(_inside, within[1], partial(reference, partial(expected, op), device=on[1])),
             compare=partial(
                 chosen,
                 dtype=dtype,
@@ -149,6 +153,11 @@ def _sampled(
             grad = inexact and backward and op.supports_autograd and dtype in op.backward_dtypes
             for sample in _samples(op, dtype, grad, max_samples):
                 yield op, sample, grad
+
+
+def _inside(context: Context, run: Callable[[], Any]) -> Any:
+    with context():
+        return run()
 
 
 def _trial(actual: Call, expected: Call, *, compare: Call) -> None:

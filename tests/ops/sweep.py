@@ -19,7 +19,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import product
@@ -31,7 +31,13 @@ from torch.utils._pytree import tree_map
 
 from tests.lowerings import opinfo
 
-MODES = ("strict", "debug", "fused", "compiled")
+_Mode = torch.tpu.EagerMode
+MODES = {
+    "strict": _Mode.DEFER_NEVER,
+    "debug": _Mode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
+    "fused": _Mode.DEFER_AND_FUSE,
+    "compiled": _Mode.DEFER_NEVER,  # around the compiled function
+}
 CONTROL = "control"  # no mode: results made wrong by a hundredth fail here where they do on the CPU
 DTYPES = ("float32", "bfloat16", "int64", "bool", "float64", "complex64")
 _EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
@@ -107,13 +113,23 @@ def _trials(name: str, dtype: str, mode: str, max_samples: int | None) -> Iterat
     settings: dict[str, Any] = {"tolerance": known.tolerance if known else None}
     trials = partial(opinfo.trials, name, getattr(torch, dtype), max_samples)
     if mode == CONTROL:
-        on_both = (trials(actual=_wrongly, on=(device, "cpu")) for device in ("tpu", "cpu"))
+        within = _within("strict"), nullcontext
+        on_both = (
+            trials(actual=_wrongly, on=(device, "cpu"), within=within) for device in ("tpu", "cpu")
+        )
         return (partial(_fail_alike, *pair) for pair in zip(*on_both, strict=True))
+    settings["within"] = _within(mode), _within("strict")
     if mode != "strict":
-        settings |= {"on": ("tpu", "tpu"), "actual": _CALLS[mode], "expected": _strictly}
+        settings["on"] = "tpu", "tpu"
+    if mode == "compiled":
+        settings["actual"] = _compiled
     if mode == "debug":
         settings["tolerance"] = 0.0
     return trials(**settings)
+
+
+def _within(mode: str) -> Callable[[], AbstractContextManager[Any]]:
+    return partial(torch.tpu.set_eager_mode, MODES[mode])
 
 
 def _wrongly(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,33 +159,9 @@ def verdict(result: Result) -> str:
     return "; ".join(f"{n} x {text}" for text, n in result.errors.items()) if is_wrong else ""
 
 
-def _strictly(op: Any, *args: Any, **kwargs: Any) -> Any:
-    with _eager(torch.tpu.EagerMode.DEFER_NEVER):
-        return op(*args, **kwargs)
-
-
-def _blocking(op: Any, *args: Any, **kwargs: Any) -> Any:
-    with _eager(torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
-        return op(*args, **kwargs)
-
-
-def _fused(op: Any, *args: Any, **kwargs: Any) -> Any:
-    with _eager(torch.tpu.EagerMode.DEFER_AND_FUSE):
-        return op(*args, **kwargs)
-
-
 def _compiled(op: Any, *args: Any, **kwargs: Any) -> Any:
     torch._dynamo.reset()
     return torch.compile(lambda: op(*args, **kwargs), backend="tpu", dynamic=False)()
-
-
-_CALLS = {"debug": _blocking, "fused": _fused, "compiled": _compiled}
-
-
-@contextmanager
-def _eager(mode: Any) -> Iterator[None]:
-    with torch.tpu.set_eager_mode(mode):
-        yield
 
 
 def twentieth(names: Sequence[str], part: int) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [
-    "torchtpu", "torchtpu/cache", "torchtpu/compiler", "torchtpu/compiler/padding",
+    "torchtpu", "torchtpu/cache", "torchtpu/cli", "torchtpu/cli/checks",
+    "torchtpu/compiler", "torchtpu/compiler/padding",
     "torchtpu/eager", "torchtpu/estimate", "torchtpu/lowerings", "torchtpu/partition",
     "torchtpu/recompiles",
     "targets", "sim", "perf_model", "examples", "benchmarks",

@@ -102,6 +102,12 @@ def test_console_script_lists_the_chips(python: Path, tmp_path: Path) -> None:
     assert "v5e" in run(python.parent / "torchtpu-perf", "chips", cwd=tmp_path)
 
 
+def test_the_doctor_finds_nothing_wrong(python: Path, elsewhere: Path) -> None:
+    said = run(python.parent / "torchtpu-doctor", cwd=elsewhere)
+    assert 'device "tpu": runs on target cpu' in said
+    assert said.splitlines()[-1].startswith("All works")
+
+
 def test_modules_of_the_user_do_no_harm(python: Path, elsewhere: Path) -> None:
     script = elsewhere / "script.py"
     script.write_text(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from torchtpu.targets import cpu
+from torchtpu.targets import Settings, cpu
 from torchtpu.targets.channels_last import channels_last
 from torchtpu.targets.pjrt import PjrtTarget
 
@@ -34,7 +34,7 @@ def transposes(module: Any) -> int:
 
 def computed(module: Any, types: list[Any], *inputs: Array) -> list[Any]:
     """What a module gives as it stands."""
-    target = cpu.create("")
+    target = cpu.create("", Settings())
     assert isinstance(target, PjrtTarget)
     executable = PjrtTarget.compile(target, module, types)
     return [target.get(r) for r in executable.run([target.put(np.asarray(i)) for i in inputs])]

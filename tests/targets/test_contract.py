@@ -51,7 +51,7 @@ print(json.dumps(results))
 MADE: dict[str, Callable[[], Target]] = {
     "cpu": lambda: targets.create("cpu"),
     "sim": lambda: targets.create(f"sim:{CHIP}"),
-    "sim without numerics": lambda: targets.create(f"sim:{CHIP}", numerics=False),
+    "sim without numerics": lambda: targets.create(f"sim:{CHIP}", targets.Settings(numerics=False)),
 }
 NUMERIC = ["cpu", "sim"]
 

@@ -69,4 +69,4 @@ def test_the_identity_names_device_options_and_host() -> None:
     simulated = targets.create("sim:v5e").identity()
     assert simulated is not None
     assert set(simulated) - set(identity) == {("target", "sim")}
-    assert targets.create("sim:v5e", numerics=False).identity() is None
+    assert targets.create("sim:v5e", targets.Settings(numerics=False)).identity() is None

@@ -40,8 +40,13 @@ def _replicated(x: Array, axis: int, low: int, high: int) -> Array:
 
 
 def _joined(x: Array, axis: int, before: Array, after: Array, low: int, high: int) -> Array:
-    middle = lax.slice_in_dim(x, max(-low, 0), x.shape[axis] - max(-high, 0), axis=axis)
-    return jnp.concatenate([before, middle, after], axis)
+    size, crops = x.shape[axis], (max(-low, 0), max(-high, 0))
+    start, stop = min(crops[0], size), max(size - crops[1], 0)
+    whole = jnp.concatenate([before, lax.slice_in_dim(x, start, stop, axis=axis), after], axis)
+    if max(crops) <= size:
+        return whole
+    excess = [max(crop - size, 0) for crop in crops]  # of the copies on the other side
+    return lax.slice_in_dim(whole, excess[0], whole.shape[axis] - excess[1], axis=axis)
 
 
 def _padded(x: Array, padding: Sequence[int], reflect: bool) -> Array:

@@ -21,35 +21,40 @@ from torchtpu.lowerings.registry import Array, lowering
 
 Dims = tuple[int, ...]
 Taps = tuple[np.ndarray, np.ndarray]  # indices and weights, both [size, taps]
-Rule = Callable[[int, int, bool, float | None], Taps]  # input and output size, align_corners, scale
+Real = Any  # np.float32 or np.float64: what places and weights are computed in
+Rule = Callable[[int, int, bool, float | None, Real], Taps]  # sizes, align_corners, scale
 _SCALES = {"scales", "scales_d", "scales_h", "scales_w"}
 
 
-def _step(size: int, count: int, scale: float | None) -> np.float32:
-    """Input elements per output element, in float32 as torch computes it."""
-    return np.float32(1.0 / scale) if scale else np.float32(size) / np.float32(max(count, 1))
+def _step(size: int, count: int, scale: float | None, real: Real) -> Any:
+    """Input elements per output element."""
+    return real(1.0 / scale) if scale else real(size) / real(max(count, 1))
 
 
-def _nearest(size: int, count: int, aligned: bool, scale: float | None, half: float = 0.0) -> Taps:
-    place = (np.arange(count, dtype=np.float32) + np.float32(half)) * _step(size, count, scale)
-    index = np.minimum(np.floor(place).astype(np.int32), size - 1)
-    return index[:, None], np.ones((count, 1))
+def _picking(offset: float) -> Rule:
+    """The rule that takes the element at a place; torch computes it in float32 for all dtypes."""
+
+    def rule(size: int, count: int, aligned: bool, scale: float | None, real: Real) -> Taps:
+        steps = np.arange(count, dtype=np.float32) + np.float32(offset)
+        place = steps * _step(size, count, scale, np.float32)
+        index = np.minimum(np.floor(place).astype(np.int32), size - 1)
+        return index[:, None], np.ones((count, 1))
+
+    return rule
 
 
-def _nearest_exact(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
-    return _nearest(size, count, aligned, scale, 0.5)
-
-
-def _places(size: int, count: int, aligned: bool, scale: float | None) -> np.ndarray:
+def _places(size: int, count: int, aligned: bool, scale: float | None, real: Real) -> np.ndarray:
     """Where in the input each output element lies."""
-    steps = np.arange(count, dtype=np.float32)
+    steps: np.ndarray = np.arange(count, dtype=real)
     if aligned:
-        return steps * np.float32((size - 1) / (count - 1) if count > 1 else 0)
-    return (steps + np.float32(0.5)) * _step(size, count, scale) - np.float32(0.5)
+        steps *= real((size - 1) / (count - 1) if count > 1 else 0)
+    else:
+        steps = (steps + real(0.5)) * _step(size, count, scale, real) - real(0.5)
+    return steps
 
 
-def _linear(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
-    place = np.maximum(_places(size, count, aligned, scale), 0)
+def _linear(size: int, count: int, aligned: bool, scale: float | None, real: Real) -> Taps:
+    place = np.maximum(_places(size, count, aligned, scale, real), 0)
     low = np.minimum(np.floor(place).astype(np.int32), size - 1)
     part = np.clip(place - low, 0, 1)
     return np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - part, part], 1)
@@ -62,8 +67,8 @@ def _in_half(taps: Taps, half: Any) -> Taps:
     return taps[0], np.stack([first, second], 1)
 
 
-def _cubic(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
-    place = _places(size, count, aligned, scale)
+def _cubic(size: int, count: int, aligned: bool, scale: float | None, real: Real) -> Taps:
+    place = _places(size, count, aligned, scale, real)
     low = np.floor(place).astype(np.int32)
     offsets = np.arange(-1, 3)
     weights = np.stack([_keys(np.abs(place - low - o), -0.75) for o in offsets], 1)
@@ -80,8 +85,8 @@ def _keys(x: np.ndarray, a: float) -> np.ndarray:
 def _smooth(kernel: Callable[[np.ndarray], np.ndarray], reach: float) -> Rule:
     """A rule that widens its kernel where the output is smaller, so that nothing is skipped."""
 
-    def rule(size: int, count: int, aligned: bool, scale: float | None) -> Taps:
-        step = float(_step(size, count, scale))
+    def rule(size: int, count: int, aligned: bool, scale: float | None, real: Real) -> Taps:
+        step = float(_step(size, count, scale, real))
         if aligned:
             step = (size - 1) / (count - 1) if count > 1 else 0.0
         width = max(step, 1.0)
@@ -156,6 +161,10 @@ def _gradient(grad: Array, axis: int, taps: Taps, size: int) -> Array:
     return _times(grad, axis, _matrix(taps, size, grad.dtype))
 
 
+def _real(x: Array) -> Real:
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
 def _enter(name: str, rule: Rule) -> None:
     """Enter an interpolation of any number of dims and its gradient."""
 
@@ -174,7 +183,7 @@ def _enter(name: str, rule: Rule) -> None:
         for d, count in enumerate(output_size):
             size = self.shape[2 + d]
             if size != count or not align_corners:
-                taps = rule(size, count, align_corners, each[d])
+                taps = rule(size, count, align_corners, each[d], _real(self))
                 rounds = half is not None and rule is _linear and rank != 2
                 self = _resample(self, 2 + d, _in_half(taps, half) if rounds else taps)
         return self
@@ -193,7 +202,7 @@ def _enter(name: str, rule: Rule) -> None:
         each = (scales,) if rank == 1 else (scales_d, scales_h, scales_w)[3 - rank :]
         for d, count in enumerate(output_size):
             size = input_size[2 + d]
-            taps = rule(size, count, align_corners, each[d])
+            taps = rule(size, count, align_corners, each[d], _real(grad_output))
             grad_output = _gradient(grad_output, 2 + d, taps, size)
         return grad_output
 
@@ -202,8 +211,8 @@ def _enter(name: str, rule: Rule) -> None:
 
 
 for _rank in (1, 2, 3):
-    _enter(f"upsample_nearest{_rank}d", _nearest)
-    _enter(f"_upsample_nearest_exact{_rank}d", _nearest_exact)
+    _enter(f"upsample_nearest{_rank}d", _picking(0.0))
+    _enter(f"_upsample_nearest_exact{_rank}d", _picking(0.5))
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     _enter(_name, _linear)
 _enter("upsample_bicubic2d", _cubic)

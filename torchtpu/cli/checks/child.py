@@ -1,0 +1,92 @@
+"""Questions answered in a process of their own: one that blocks or dies is an answer too."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+_LAST_LINES = 30
+_AFTER_KILL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a process has answered in JSON, or why it has not."""
+
+    value: Any = None
+    failure: str = ""  # empty where there is a value
+    details: str = ""  # its last lines on stderr
+    seconds: float = 0.0
+
+
+def ask(module: str, *arguments: str, limit_s: float) -> Answer:
+    """Run `python -m MODULE`, whose last line on stdout is its answer."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        # -P: files in the user's working directory are no part of the question
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # to be ended with what it has started itself
+    )
+    try:
+        with _ended_at_exit(process):
+            stdout, stderr = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return Answer(failure=f"no answer within {limit_s:g} s", details=_killed(process))
+    seconds = time.monotonic() - start
+    value = _last_json(stdout)
+    details = "\n".join(stderr.splitlines()[-_LAST_LINES:])
+    if process.returncode or value is None:
+        return Answer(failure=_end(process.returncode, stderr), details=details, seconds=seconds)
+    return Answer(value=value, details=details, seconds=seconds)
+
+
+@contextmanager
+def _ended_at_exit(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a process with this one, which the user may interrupt."""
+    kill = partial(_kill, process)
+    atexit.register(kill)
+    try:
+        yield
+    finally:
+        atexit.unregister(kill)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _killed(process: subprocess.Popen[str]) -> str:
+    _kill(process)
+    with suppress(subprocess.TimeoutExpired):  # a driver may hold it
+        return process.communicate(timeout=_AFTER_KILL_S)[1]
+    return ""
+
+
+def _last_json(stdout: str) -> Any:
+    with suppress(ValueError, IndexError):
+        return json.loads(stdout.splitlines()[-1])
+    return None
+
+
+def _end(code: int, stderr: str) -> str:
+    """Say how a process without an answer ended, with its last word."""
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}" + (last and f": {last}")
+    return last or f"the process ended with exit code {code} and no answer"
