@@ -57,6 +57,16 @@ def _holds(x: Tensor, y: Tensor) -> bool:
     return x.is_floating_point() or x.is_complex() or _is_small(y)
 
 
+def _takes(x: Tensor, y: Tensor) -> bool:
+    """The CPU fills x with a y of no dims, and then lets even integers require a gradient."""
+    return _holds(x, y) and (x.is_floating_point() or x.is_complex() or not y.requires_grad)
+
+
+def _is_base(x: Tensor) -> bool:
+    """torch itself fails where a view requires a gradient and its base is then written to."""
+    return not x._is_view()
+
+
 def _new(kind: Kind, texts: str, where: Callable[..., bool] | None = None) -> list[Template]:
     lines = [t.strip() for t in texts.strip().splitlines()]
     return [Template(text="{new} = " + t, kind=kind, where=where) for t in lines]
@@ -223,7 +233,6 @@ _WRITES = """
     {x}.unsqueeze_({d})
     {x}.squeeze_()
     {x}.detach_()
-    {x}.requires_grad_()
     {x}.data.add_(1)
     {x}.detach().mul_(2)
     {x}.flatten().add_(1)
@@ -267,7 +276,8 @@ TEMPLATES: tuple[Template, ...] = (
     *_in_place("exact", _WRITES),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
-    Template(text="{x}[{s}] = {y}", writes=True, where=_holds),
+    Template(text="{x}[{s}] = {y}", writes=True, where=_takes),
+    Template(text="{x}.requires_grad_()", writes=True, where=_is_base),
     Template(text="torch.add({y}, {y}, out={x})", writes=True, where=_alike),
     Template(text="torch.mul({y}, 2, out={x})", writes=True, where=_alike),
     *_in_place("rounds", _ROUNDING_WRITES),
