@@ -75,9 +75,11 @@ def _try_apart(library: str, timeout_s: float) -> None:
         raise TargetError(_late(library, timeout_s)) from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        how = f"ended by {signal.Signals(-done.returncode).name} " if done.returncode < 0 else ""
-        last = next((line for line in lines if line.startswith("F")), lines[-1] if lines else "")
-        raise TargetError(f"{library} did not start: {how}{last}".rstrip())
+        why = lines[-1] if lines else f"exit code {done.returncode}"
+        if done.returncode < 0:
+            fatal = next((line for line in lines if line.startswith("F")), "")  # as libtpu logs it
+            why = f"ended by {signal.Signals(-done.returncode).name} {fatal}".rstrip()
+        raise TargetError(f"{library} did not start: {why}")
 
 
 def _late(library: str, timeout_s: float) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from torchtpu import dtypes, targets
 from torchtpu.sim.memory import OutOfHBM
-from torchtpu.targets import DeviceInfo, Executable, Target, TargetError
+from torchtpu.targets import DeviceInfo, Executable, Target, TargetError, plugin
 from torchtpu.targets.sim import SimTarget
 
 F32 = np.dtype(np.float32)
@@ -54,6 +54,9 @@ MADE: dict[str, Callable[[], Target]] = {
     "sim without numerics": lambda: targets.create(f"sim:{CHIP}", targets.Settings(numerics=False)),
 }
 NUMERIC = ["cpu", "sim"]
+if plugin.named(os.environ):  # test_tpu.py asks for it
+    MADE["tpu"] = lambda: targets.create("tpu")
+    NUMERIC.append("tpu")
 
 
 @pytest.fixture(scope="module")
