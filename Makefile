@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers bench bench-modes sweep clean
+.PHONY: tpu-compiles help demo test check lint types layers bench bench-modes sweep clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ sweep: $(VENV)/.installed ## all that make test takes a part of: OpInfo, overloa
 	$(BIN)/python -m tests.ops.overloads --list core
 	TORCHTPU_TEST_ALL=1 $(BIN)/python -m pytest -q tests/ops
 	$(BIN)/python -m tests.ops.fuzz --programs 20000
+
+tpu-compiles: $(VENV)/.installed ## every lowering's program in the TPU compiler; needs the extra tpu
+	$(BIN)/python -m tests.ops.tpu_compiles
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -18,7 +18,7 @@ __all__ = [
     "names",
 ]
 
-_NOT_TARGETS = frozenset({"base", "channels_last", "pjrt", "plugin", "__main__"})
+_NOT_TARGETS = frozenset({"__main__", "base", "channels_last", "compile_only", "pjrt", "plugin"})
 
 
 def names() -> list[str]:

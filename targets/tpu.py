@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
 from torchtpu.targets import plugin
 from torchtpu.targets.base import Settings, Target, TargetError
+from torchtpu.targets.compile_only import libtpu
 from torchtpu.targets.pjrt import PjrtTarget
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -20,7 +20,7 @@ def absent() -> str:
         return ""
     if not _has_chip():
         return f"no TPU: no Google PCI device (vendor {_GOOGLE_PCI_VENDOR}) and no /dev/accel* here"
-    if not _libtpu():
+    if not libtpu():
         return "no libtpu: pip install 'torchtpu[tpu]', or set TPU_LIBRARY_PATH"
     return ""
 
@@ -37,18 +37,12 @@ def create(_option: str, settings: Settings) -> Target:
         raise TargetError(f"[tpu] {reason}; {_INSTEAD}")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     other = plugin.named(os.environ)
-    library = other or _libtpu()
+    library = other or libtpu()
     try:
         client = plugin.client(library, timeout_s=settings.start_timeout_s, apart=bool(other))
     except TargetError as error:
         raise TargetError(f"[tpu] {error}; {_INSTEAD}") from error
     return PjrtTarget(client, name="tpu", platform=client.platform)
-
-
-def _libtpu() -> str:
-    package = importlib.util.find_spec("libtpu")
-    inside = Path(package.origin).with_name("libtpu.so") if package and package.origin else ""
-    return os.environ.get("TPU_LIBRARY_PATH") or str(inside)
 
 
 def _has_chip() -> bool:

@@ -66,7 +66,7 @@ def is_random(name: str) -> bool:
 def check(
     name: str,
     dtype: torch.dtype = torch.float32,
-    max_samples: int | None = 3,
+    max_samples: int | None = 2,
     backward: bool = True,
     tolerance: float | None = None,
 ) -> int:

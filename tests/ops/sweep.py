@@ -12,8 +12,6 @@ import json
 import os
 import queue
 import re
-import select
-import subprocess
 import sys
 import threading
 import time
@@ -30,6 +28,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tests.lowerings import opinfo
+from tests.ops.worker import Died, Worker
 
 _Mode = torch.tpu.EagerMode
 MODES = {
@@ -169,58 +168,31 @@ def twentieth(names: Sequence[str], part: int) -> list[str]:
     return [name for n, name in enumerate(names) if n % 20 == part % 20]
 
 
-class Worker:
-    """A process that does one job after the other; a new one where it dies or takes too long."""
-
-    def __init__(self, max_samples: int | None) -> None:
-        self._command = [sys.executable, "-m", "tests.ops.sweep", "--worker"]
-        self._command += [] if max_samples is None else ["--samples", str(max_samples)]
-        self._process: subprocess.Popen[str] | None = None
-
-    def do(self, job: Job) -> Result:
-        """Return what became of a job."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        if select.select([self._process.stdout], [], [], _PATIENCE_S)[0]:
-            line = self._process.stdout.readline()
-            if line:
-                return Result(**json.loads(line))
-            why = f"the process ended with {self._process.wait()}"
-        else:
-            why = f"it took more than {_PATIENCE_S:.0f} s"
-        self.end()
+def _done(worker: Worker, job: Job) -> Result:
+    try:
+        return Result(**json.loads(worker.ask(json.dumps(job))))
+    except Died as end:
         op, dtype, mode = job
-        return Result(op=op, dtype=dtype, mode=mode, samples=1, errors={why: 1})
-
-    def end(self) -> None:
-        """End the process, at once."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        return Result(op=op, dtype=dtype, mode=mode, samples=1, errors={str(end): 1})
 
 
 def sweep_all(jobs: Sequence[Job], processes: int, max_samples: int | None) -> Iterator[Result]:
     """Yield results as they come, from processes that a crash cannot take along."""
+    command = [sys.executable, "-m", "tests.ops.sweep", "--worker"]
+    command += [] if max_samples is None else ["--samples", str(max_samples)]
     waiting = iter(jobs)
     lock = threading.Lock()
     results: queue.SimpleQueue[Result] = queue.SimpleQueue()
 
     def work() -> None:
-        worker = Worker(max_samples)
+        worker = Worker(command, _PATIENCE_S)
         try:
             while True:
                 with lock:
                     job = next(waiting, None)
                 if job is None:
                     return
-                results.put(worker.do(job))
+                results.put(_done(worker, job))
         finally:
             worker.end()
 
