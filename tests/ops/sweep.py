@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import re
 import sys
@@ -28,15 +27,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tests.lowerings import opinfo
-from tests.ops.worker import Died, Worker
+from tests.ops.worker import Died, Worker, serve
 
-_Mode = torch.tpu.EagerMode
-MODES = {
-    "strict": _Mode.DEFER_NEVER,
-    "debug": _Mode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
-    "fused": _Mode.DEFER_AND_FUSE,
-    "compiled": _Mode.DEFER_NEVER,  # around the compiled function
-}
+MODES = ("strict", "debug", "fused", "compiled")
 CONTROL = "control"  # no mode: results made wrong by a hundredth fail here where they do on the CPU
 DTYPES = ("float32", "bfloat16", "int64", "bool", "float64", "complex64")
 _EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
@@ -128,7 +121,8 @@ def _trials(name: str, dtype: str, mode: str, max_samples: int | None) -> Iterat
 
 
 def _within(mode: str) -> Callable[[], AbstractContextManager[Any]]:
-    return partial(torch.tpu.set_eager_mode, MODES[mode])
+    eager = torch.tpu.EagerMode("strict" if mode == "compiled" else mode)
+    return partial(torch.tpu.set_eager_mode, eager)
 
 
 def _wrongly(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.worker:
-        return _serve(given.samples)
+        return serve(lambda op, dtype, mode: asdict(sweep(op, dtype, mode, given.samples)))
     names = [n for n in opinfo.names() if re.fullmatch(given.ops, n)]
     everything = product(given.mode, given.dtype, names)
     jobs = [(n, d, m) for m, d, n in everything if m != CONTROL or not opinfo.is_random(n)]
@@ -231,17 +225,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file.write(json.dumps(asdict(result)) + "\n")
     print(_table(results))
     return int(any(verdict(r) for r in results))
-
-
-def _serve(max_samples: int | None) -> int:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what ops print is no answer
-    for line in sys.stdin:
-        op, dtype, mode = json.loads(line)
-        result = sweep(op, dtype, mode, max_samples)
-        answers.write(json.dumps(asdict(result)) + "\n")
-        answers.flush()
-    return 0
 
 
 def _table(results: Sequence[Result]) -> str:

@@ -28,9 +28,10 @@ from torch.utils._pytree import tree_leaves
 
 from tests.ops.overloads import _run, calls_of
 from tests.ops.samples.call import Call
-from tests.ops.worker import Died, Worker
+from tests.ops.worker import Died, Worker, serve
 from torchtpu import executor
 from torchtpu.eager import kernel
+from torchtpu.eager.schema import overload
 from torchtpu.lowerings import table
 from torchtpu.program import Program
 from torchtpu.targets.compile_only import TpuCompiler
@@ -93,7 +94,7 @@ def compiled(op: str, dtype: str, *, compilers: Sequence[TpuCompiler]) -> Compil
         warnings.simplefilter("ignore")
         for call in smallest(calls_of(op, (FAMILIES[dtype],))):
             with suppress(Exception):  # tests.ops.overloads reports what does not run
-                _run(kernel_of(op), call, "tpu")
+                _run(overload(op), call, "tpu")
     result.programs = len(programs)
     for program in programs:
         for compiler in compilers:
@@ -104,13 +105,6 @@ def compiled(op: str, dtype: str, *, compilers: Sequence[TpuCompiler]) -> Compil
                 line = (str(error).splitlines() or [""])[0]
                 result.refused[compiler.topology] = f"{type(error).__name__}: {line}"[:300]
     return result
-
-
-def kernel_of(op: str) -> Any:
-    """Return the overload of a name such as "aten::add.Tensor"."""
-    name, _, which = op.partition(".")
-    space, _, base = name.partition("::")
-    return getattr(getattr(getattr(torch.ops, space), base), which or "default")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.worker:
-        return _serve([TpuCompiler(t) for t in given.topology])
+        compilers = [TpuCompiler(t) for t in given.topology]
+        return serve(lambda *job: asdict(compiled(*job, compilers=compilers)))
     part, parts = map(int, given.part.split("/"))
     names = [n for n in table() if n.startswith("aten::")]
     chosen = [n for n in names if re.fullmatch(given.ops, n.removeprefix("aten::"))][part::parts]
@@ -159,15 +154,6 @@ def _all_compiled(
                     yield one
     finally:
         worker.end()
-
-
-def _serve(compilers: Sequence[TpuCompiler]) -> int:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what ops print is no answer
-    for line in sys.stdin:
-        answers.write(json.dumps(asdict(compiled(*json.loads(line), compilers=compilers))) + "\n")
-        answers.flush()
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""A process that answers lines with lines, and whose end is an answer too."""
+"""A process that answers lines with lines of JSON, and whose end is an answer too."""
 
 from __future__ import annotations
 
+import json
+import os
 import select
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class Died(Exception):
@@ -44,3 +48,13 @@ class Worker:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+
+def serve(answer: Callable[..., Any]) -> int:
+    """Be the process: call with what each line of stdin lists, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what ops print is no answer
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(*json.loads(line))) + "\n")
+        answers.flush()
+    return 0
