@@ -18,6 +18,7 @@ from torchtpu.perf_model.program import (
 )
 from torchtpu.perf_model.stablehlo_attrs import constant_attrs, read_attrs
 from torchtpu.perf_model.trip_count import trip_count
+from torchtpu.private import jax as private
 
 _CALLS = frozenset({"func.call", "call"})
 _RETURNS = frozenset({"func.return", "stablehlo.return", "mhlo.return", "sdy.return"})
@@ -41,12 +42,11 @@ def read(module: object) -> Graph:
 
 def _parse(source: str | bytes) -> Any:
     from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
     context = ir.Context()
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    private.register_dialects(registry)
     context.append_dialect_registry(registry)
     for dialect in (stablehlo, chlo, sdy):
         dialect.register_dialect(context)

@@ -5,20 +5,40 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target, TargetError
+from torchtpu.private import jax as private
+from torchtpu.targets.base import (
+    CompileReport,
+    DeviceInfo,
+    Executable,
+    Settings,
+    Target,
+    TargetError,
+)
 
 __all__ = [
+    "PLATFORMS",
+    "CompileReport",
     "DeviceInfo",
     "Executable",
     "Settings",
     "Target",
     "TargetError",
+    "absent",
+    "compile_for",
     "create",
+    "default",
     "names",
+    "register_rules",
+    "simulated",
 ]
 
-_NOT_TARGETS = frozenset({"__main__", "base", "channels_last", "compile_only", "pjrt", "plugin"})
+PLATFORMS = ("tpu", "cpu")  # for which programs can be lowered without their devices
+_NOT_TARGETS = frozenset(
+    {"__main__", "base", "channels_last", "child", "compile_only", "pjrt", "plugin", "tpu_rules"}
+)
 
 
 def names() -> list[str]:
@@ -31,20 +51,57 @@ def create(spec: str, settings: Settings | None = None) -> Target:
 
     Raises TargetError for an unknown name, or where the target cannot work here.
     """
-    name, _, option = (spec or _default()).partition(":")
+    name, _, option = (spec or default()).partition(":")
     if name not in names():
         close = difflib.get_close_matches(name, names(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise TargetError(
             f"[TORCHTPU_TARGET] unknown target {name!r}; known ones: {', '.join(names())}{hint}"
         )
+    reason = absent("tpu")
+    if reason:  # JAX would start libtpu, which then asks the network what machine this is
+        private.let_absent("tpu", reason)
     module = importlib.import_module(f"torchtpu.targets.{name}")
     made = module.create(option, settings or Settings())
     assert isinstance(made, Target), made
     return made
 
 
-def _default() -> str:
-    from torchtpu.targets import tpu
+def compile_for(
+    module: Path, topology: str, mesh: Sequence[int], executable: Path | None, limit_s: float
+) -> CompileReport:
+    """Compile a file of StableHLO for a TPU topology, in a process of its own.
 
-    return "cpu" if tpu.absent() else "tpu"
+    mesh: the sizes of the axes that it is partitioned on, (1,) for one device; executable: a file
+    for what the compiler makes. TargetError says why there is nothing.
+    """
+    from torchtpu.targets import compile_only
+
+    return compile_only.compile_apart(module, topology, mesh, executable, limit_s)
+
+
+def register_rules() -> None:
+    """Let JAX lower for each platform what its compiler takes; before anything is lowered."""
+    from torchtpu.targets import tpu_rules
+
+    tpu_rules.register()
+
+
+def simulated(chip: str) -> str:
+    """Return the spec of a simulated chip ("v6e")."""
+    return f"sim:{chip}"
+
+
+def absent(spec: str) -> str:
+    """Say why a target's device cannot be on this machine; empty where it can, or needs none."""
+    name = spec.partition(":")[0]
+    if name not in names():
+        return ""
+    module = importlib.import_module(f"torchtpu.targets.{name}")
+    said: str = module.absent() if hasattr(module, "absent") else ""
+    return said
+
+
+def default(is_absent: Callable[[str], object] = absent) -> str:
+    """Return the target of an empty spec: tpu where one is present, else cpu."""
+    return "cpu" if is_absent("tpu") else "tpu"

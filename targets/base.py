@@ -46,6 +46,34 @@ class Executable:
     serialize: Callable[[], bytes | None] = lambda: None  # for Target.load; None: it cannot be kept
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """What a TPU compiler says of a program: seconds it took, bytes of memory, and its own costs.
+
+    All but seconds are of one device: argument, output, alias (outputs in the memory of arguments),
+    temporary and code are bytes of HBM; flops and bytes_accessed are of one run; collectives are
+    counts by kind ("all-reduce").
+    """
+
+    topology: str
+    devices: int
+    seconds: float
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temporary_bytes: int
+    code_bytes: int
+    flops: float
+    bytes_accessed: float
+    collectives: dict[str, int]
+
+    @property
+    def peak_bytes(self) -> int:
+        """HBM of one device that a run needs."""
+        own = self.output_bytes - self.alias_bytes
+        return self.argument_bytes + own + self.temporary_bytes + self.code_bytes
+
+
 class Target(ABC):
     """At most ten methods; everything above this line is the same for every target."""
 

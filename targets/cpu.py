@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from torchtpu.private import jax as private
 from torchtpu.targets.base import Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
 
@@ -34,9 +35,7 @@ def _client() -> Any:
     It lives as long as the process: jaxlib takes a later client at the address of an earlier one
     for that one, and refuses its buffers.
     """
-    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
-
-    return xla_client.make_cpu_client(asynchronous=True)
+    return private.cpu_client()
 
 
 class _CpuTarget(PjrtTarget):
@@ -53,13 +52,8 @@ class _CpuTarget(PjrtTarget):
 
 @cache
 def _fill_in_lapack() -> None:
-    """Find the functions behind jaxlib's LAPACK calls, as JAX does when it traces the first one.
-
-    A loaded executable that calls one without this ends the process.
-    """
-    from jax._src.lax import linalg
-
-    linalg.initialize_lapack()
+    """A loaded executable that calls LAPACK without this ends the process."""
+    private.initialize_lapack()
 
 
 def _cores() -> int:

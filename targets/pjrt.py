@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from torchtpu.private import jax as private
 from torchtpu.sim.memory import HbmAccount
 from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
 
@@ -40,9 +41,8 @@ class PjrtTarget(Target):
         libraries: by a text that stands in the names of all their functions.
         """
         import jax
-        from jax._src import core, sharding_impls
-        from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
+        arrays = private.arrays()
         self.name = name
         self.platform = platform
         self._client = client
@@ -50,12 +50,12 @@ class PjrtTarget(Target):
         self._marks: deque[Any] = deque()  # tokens of every _STRIDE-th launch
         self._libraries = libraries or {}
         self._device = client.local_devices()[0]
-        self._devices = xla_client.DeviceList((self._device,))
-        self._sharding = sharding_impls.SingleDeviceSharding(self._device)
-        self._shaped_array = core.ShapedArray
-        self._xla: Any = vars(xla_client)["_xla"]
+        self._devices = private.device_list([self._device])
+        self._sharding = arrays.SingleDeviceSharding(self._device)
+        self._shaped_array = arrays.ShapedArray
+        self._arrays = arrays
         self._enable_x64 = jax.enable_x64
-        self._handler = xla_client.array_result_handler
+        self._handler = arrays.result_handler
         stats = self._device.memory_stats() or {}
         limit = int(stats.get("bytes_limit", _UNLIMITED_BYTES))
         self.memory = HbmAccount(capacity_bytes=limit, chip=self._device.device_kind, enforce=False)
@@ -73,7 +73,7 @@ class PjrtTarget(Target):
         own = np.array(value, order="C", copy=True)
         aval = self._shaped_array(own.shape, own.dtype)
         with self._enable_x64(True):  # else 64-bit values lose their upper half on the way
-            return self._xla.batched_device_put(aval, self._sharding, [own], [self._device])
+            return self._arrays.put(aval, self._sharding, [own], [self._device])
 
     def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         return np.asarray(array)
@@ -102,9 +102,7 @@ class PjrtTarget(Target):
         return self._executable(loaded, outputs)
 
     def _options(self) -> Any:
-        from jax._src import compiler
-
-        return compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        return private.compile_options()
 
     def _executable(
         self, loaded: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
@@ -147,4 +145,4 @@ class PjrtTarget(Target):
             self._marks.popleft().block_until_ready()
 
     def wait(self, arrays: Sequence[DeviceArray]) -> None:
-        self._xla.batched_block_until_ready(list(arrays) or self._client.live_arrays())
+        self._arrays.wait(list(arrays) or self._client.live_arrays())

@@ -5,14 +5,15 @@ The client is JAX's own, since a chip has one owner and lowering asks JAX for it
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from torchtpu.private import jax as private
+from torchtpu.targets import child
 from torchtpu.targets.base import TargetError
 
 VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"  # JAX's: NAME:PATH,...
@@ -54,32 +55,15 @@ def client(library: str, *, timeout_s: float, apart: bool) -> Any:
 
 
 def _start() -> Any:
-    from jax._src import xla_bridge
-
-    return xla_bridge.get_backend(_PLATFORM)
+    return private.client_of(_PLATFORM)
 
 
 def _try_apart(library: str, timeout_s: float) -> None:
-    path = os.pathsep.join(p for p in sys.path if p)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__],
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TargetError(_late(library, timeout_s)) from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1] if lines else f"exit code {done.returncode}"
-        if done.returncode < 0:
-            fatal = next((line for line in lines if line.startswith("F")), "")  # as libtpu logs it
-            why = f"ended by {signal.Signals(-done.returncode).name} {fatal}".rstrip()
-        raise TargetError(f"{library} did not start: {why}")
+    answer = child.ask(__name__, limit_s=timeout_s)
+    if answer.is_late:
+        raise TargetError(_late(library, timeout_s))
+    if answer.failure:
+        raise TargetError(f"{library} did not start: {answer.failure}")
 
 
 def _late(library: str, timeout_s: float) -> str:
@@ -95,7 +79,9 @@ def _first_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
+    logging.disable()  # JAX says of every plugin that it is experimental
     try:
         _start()
     except Exception as problem:
         sys.exit(_first_line(problem))
+    sys.stdout.write("true\n")

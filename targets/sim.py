@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model import stablehlo
 from torchtpu.perf_model.program import Graph
 from torchtpu.sim.device import SimDevice
+from torchtpu.sim.observed import AbstractArray, Launch
 from torchtpu.targets.base import (
     DeviceArray,
     DeviceInfo,
@@ -25,33 +23,6 @@ from torchtpu.targets.base import (
 )
 
 DEFAULT_CHIP = "v6e"
-_serials = count()
-
-
-class AbstractArray:
-    """An array of which only shape and dtype exist; every one has a serial number of its own."""
-
-    __slots__ = ("__weakref__", "dtype", "serial", "shape")
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.serial = next(_serials)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """One launch, as an observer sees it; `reuse` are (output, input) pairs that share memory."""
-
-    graph: Graph
-    inputs: Sequence[DeviceArray]
-    outputs: Sequence[DeviceArray]
-    reuse: tuple[tuple[int, int], ...]
 
 
 class SimTarget(Target):

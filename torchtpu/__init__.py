@@ -9,19 +9,43 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchtpu.aot.compiling import aot_compile
+    from torchtpu.aot.export import export
+    from torchtpu.aot.load import load_exported
     from torchtpu.recompiles import explain_recompiles
     from torchtpu.registration import register
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "explain_recompiles", "register"]
+__all__ = [
+    "__version__",
+    "aot_compile",
+    "explain_recompiles",
+    "export",
+    "load_exported",
+    "register",
+]
 
 _LAZY = {
+    "aot_compile": "torchtpu.aot.compiling",
+    "export": "torchtpu.aot.export",
+    "load_exported": "torchtpu.aot.load",
     "explain_recompiles": "torchtpu.recompiles",
     "register": "torchtpu.registration",
 }
 _WITHOUT_TORCH = frozenset(
-    {"autoload", "background", "cache", "cli", "config", "errors", "perf_model", "sim", "targets"}
+    {
+        "autoload",
+        "background",
+        "cache",
+        "cli",
+        "config",
+        "errors",
+        "perf_model",
+        "private",
+        "sim",
+        "targets",
+    }
 )
 
 

@@ -50,6 +50,7 @@ _TABLE = [
 ]
 
 _BY_TORCH = {t: DType(torch=t, numpy=np.dtype(n), dlpack_code=code) for t, n, code in _TABLE}
+_BY_NUMPY = {row.numpy: row.torch for row in _BY_TORCH.values()}
 
 
 def of(dtype: torch.dtype, op: str = "tpu") -> DType:
@@ -67,3 +68,8 @@ def of(dtype: torch.dtype, op: str = "tpu") -> DType:
 def to_numpy(dtype: torch.dtype) -> np.dtype[Any]:
     """Return the numpy dtype of the same values."""
     return of(dtype).numpy
+
+
+def to_torch(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the torch dtype of the same values; KeyError where a TPU tensor cannot have it."""
+    return _BY_NUMPY[dtype]

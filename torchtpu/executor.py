@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -192,25 +193,44 @@ def program_key(program: Program, matmul_precision: str) -> Entries | None:
 
 
 def lower(
-    program: Program, platform: str, matmul_precision: str = "highest"
+    program: Program, platform: str, matmul_precision: str = "highest", **placed: Any
 ) -> tuple[Any, list[ArrayType]]:
     """Lower a program for a platform ("cpu", "tpu"); return its StableHLO module and output types.
 
-    64-bit dtypes keep their torch meaning inside; the user's own JAX settings are not touched.
+    placed: in_shardings and out_shardings of jax.jit.
     """
+    with torch_semantics(matmul_precision):
+        traced = jitted(program, **placed).trace(*argument_types(program))
+        module = traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
+    return module, [ArrayType(tuple(o.shape), o.dtype) for o in traced.out_info]
+
+
+@contextmanager
+def torch_semantics(matmul_precision: str) -> Iterator[None]:
+    """Trace and lower inside: 64-bit dtypes keep their meaning, and the user's JAX its settings."""
     import jax
 
-    arguments = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in program.inputs]
+    targets.register_rules()
+    with jax.enable_x64(True), jax.default_matmul_precision(matmul_precision):
+        yield
+
+
+def jitted(program: Program, **placed: Any) -> Any:
+    """Return a program as a function under jax.jit; placed: its shardings."""
+    import jax
 
     def call(*inputs: Any) -> list[Any]:
         return program(*inputs)
 
     call.__name__ = call.__qualname__ = program.name
-    with jax.enable_x64(True), jax.default_matmul_precision(matmul_precision):
-        jitted = jax.jit(call, donate_argnums=program.donated, keep_unused=True)
-        traced = jitted.trace(*arguments)
-        module = traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
-    return module, [ArrayType(tuple(o.shape), o.dtype) for o in traced.out_info]
+    return jax.jit(call, donate_argnums=program.donated, keep_unused=True, **placed)
+
+
+def argument_types(program: Program) -> list[Any]:
+    """Return the types of a program's inputs as JAX has them."""
+    import jax
+
+    return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in program.inputs]
 
 
 @cache

@@ -120,10 +120,12 @@ def trials(
         )
 
 
-def runs(name: str, dtype: torch.dtype, max_samples: int) -> Iterator[Callable[[], Any]]:
-    """Yield a function per sample that runs it on the CPU, backward too."""
+def runs(
+    name: str, dtype: torch.dtype, max_samples: int, device: str = "cpu"
+) -> Iterator[Callable[[], Any]]:
+    """Yield a function per sample that runs it on a device, backward too."""
     for op, sample, grad in _sampled(name, dtype, max_samples, backward=True):
-        yield partial(_run, op, sample=sample, device="cpu", grad=grad)
+        yield partial(_run, op, sample=sample, device=device, grad=grad)
 
 
 def _comparison(name: str, sample: Any) -> Callable[..., None]:

@@ -62,6 +62,11 @@ def _takes(x: Tensor, y: Tensor) -> bool:
     return _holds(x, y) and (x.is_floating_point() or x.is_complex() or not y.requires_grad)
 
 
+def _has_elements(x: Tensor) -> bool:
+    """Of an index beyond an empty x the CPU raises either error, by the size of x's memory."""
+    return x.numel() > 0
+
+
 def _is_base(x: Tensor) -> bool:
     """torch itself fails where a view requires a gradient and its base is then written to."""
     return not x._is_view()
@@ -236,10 +241,10 @@ _WRITES = """
     {x}.data.add_(1)
     {x}.detach().mul_(2)
     {x}.flatten().add_(1)
-    {x}.index_fill_({d}, torch.tensor([0], device=device), {k})
     {x}.index_add_({d}, torch.tensor([0], device=device), {x}.narrow({d}, 0, 1).clone())
     torch._foreach_mul_([{x}, {x}.clone()], 2)
 """
+_FILL = "{x}.index_fill_({d}, torch.tensor([0], device=device), {k})"
 _ROUNDING_WRITES = """
     {f}.sqrt_()
     {f}.exp_()
@@ -276,6 +281,8 @@ TEMPLATES: tuple[Template, ...] = (
     *_in_place("exact", _WRITES),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
     Template(text="{x}.copy_({y})", writes=True, where=_holds),
+    Template(text=_FILL, writes=True, where=_has_elements),
+    Template(text=_FILL, writes=True, where=_has_elements),
     Template(text="{x}[{s}] = {y}", writes=True, where=_takes),
     Template(text="{x}.requires_grad_()", writes=True, where=_is_base),
     Template(text="torch.add({y}, {y}, out={x})", writes=True, where=_alike),

@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,17 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tests.lowerings import opinfo
 from tests.ops.overloads import _run, calls_of
 from tests.ops.samples.call import Call
 from tests.ops.worker import Died, Worker, serve
 from torchtpu import executor
+from torchtpu.cli.lowerings import TPU
 from torchtpu.eager import kernel
 from torchtpu.eager.schema import overload
 from torchtpu.lowerings import table
 from torchtpu.program import Program
-from torchtpu.targets.compile_only import TpuCompiler
+from torchtpu.targets.compile_only import TpuCompiler, libtpu
 
 _PATIENCE_S = 1200.0  # the first op of a process records calls of all
 FAMILIES = {  # a column of the table -> the dtype of the calls it stands for
@@ -46,7 +50,7 @@ FAMILIES = {  # a column of the table -> the dtype of the calls it stands for
 
 @dataclass(kw_only=True)
 class Compiled:
-    """What became of an op's programs: by topology, "" or the compiler's first line."""
+    """What became of an op's programs: by topology, the one refused and the compiler's words."""
 
     op: str
     dtype: str
@@ -88,13 +92,13 @@ def _elements(call: Call) -> int:
 
 
 def compiled(op: str, dtype: str, *, compilers: Sequence[TpuCompiler]) -> Compiled:
-    """Compile the programs of an op's smallest call for each topology."""
+    """Compile the programs of an op's smallest call, or of an OpInfo's first sample."""
     result = Compiled(op=op, dtype=dtype)
     with programs_asked_for() as programs, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for call in smallest(calls_of(op, (FAMILIES[dtype],))):
-            with suppress(Exception):  # tests.ops.overloads reports what does not run
-                _run(overload(op), call, "tpu")
+        for run in _runs(op, FAMILIES[dtype]):
+            with suppress(Exception):  # tests.ops.overloads and sweep report what does not run
+                run()
     result.programs = len(programs)
     for program in programs:
         for compiler in compilers:
@@ -103,8 +107,17 @@ def compiled(op: str, dtype: str, *, compilers: Sequence[TpuCompiler]) -> Compil
                 result.seconds += compiler.compile(module).seconds
             except Exception as error:
                 line = (str(error).splitlines() or [""])[0]
-                result.refused[compiler.topology] = f"{type(error).__name__}: {line}"[:300]
+                why = f"{program.name}: {type(error).__name__}: {line}"[:300]
+                result.refused[compiler.topology] = why
     return result
+
+
+def _runs(op: str, dtype: torch.dtype) -> Iterator[Callable[[], Any]]:
+    if not op.startswith("aten::"):
+        yield from opinfo.runs(op, dtype, 1, device="tpu")
+        return
+    for call in smallest(calls_of(op, (dtype,))):
+        yield partial(_run, overload(op), call, "tpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ops", default=".*", help='regular expression of "add.Tensor" and so on')
     parser.add_argument("--part", default="0/1", help="N/M: each M-th op, from the N-th")
     parser.add_argument("--json", type=Path, help="file for one result per line")
+    parser.add_argument("--write", action="store_true", help=f"put the results into {TPU.name}")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.worker:
@@ -131,10 +145,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.json:
             with given.json.open("a") as file:
                 file.write(json.dumps(asdict(one)) + "\n")
+    if given.write:
+        write(results, given.topology)
     for topology in given.topology:
         right = sum(topology not in r.refused for r in results)
         print(f"{topology}: {right} of {len(results)} ops compile, {right / len(results):.1%}")
     return int(any(r.refused for r in results))
+
+
+def libtpu_version() -> str:
+    """Return the version of the library that compiles here."""
+    about = Path(libtpu()).parent.parent.glob("libtpu-*.dist-info")
+    return next((f.name.split("-")[1].removesuffix(".dist") for f in about), "unknown")
+
+
+def write(results: Sequence[Compiled], topologies: Sequence[str]) -> None:
+    """Merge results into the table that `python -m torchtpu.lowerings --tpu` prints."""
+    known = json.loads(TPU.read_text())["lowerings"] if TPU.exists() else {}
+    for result in results:
+        known.setdefault(result.op, {})[result.dtype] = result.refused
+    about = {
+        "versions": {
+            "jaxlib": metadata.version("jaxlib"),
+            "libtpu": libtpu_version(),
+        },
+        "topologies": list(topologies),
+        "lowerings": {op: dict(sorted(known[op].items())) for op in sorted(known)},
+    }
+    lines = [f" {json.dumps(op)}: {json.dumps(row)}" for op, row in about.pop("lowerings").items()]
+    head = json.dumps(about, indent=1).removesuffix("\n}")
+    TPU.write_text(head + ',\n "lowerings": {\n' + ",\n".join(lines) + "\n }\n}\n")
 
 
 def _all_compiled(

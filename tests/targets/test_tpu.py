@@ -138,7 +138,7 @@ def test_a_library_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        (0, "did not start: ended by SIGABRT"),
+        (0, "did not start: the process was ended by SIGABRT"),
         (1, "did not start within 8 s"),
         (2, "did not start: "),
     ],
@@ -161,3 +161,19 @@ def test_the_variable_is_read_as_jax_reads_it(monkeypatch: pytest.MonkeyPatch) -
     assert plugin.named({plugin.VARIABLE: "cuda:/a.so,tpu:/b.so"}) == "/b.so"
     monkeypatch.setenv(plugin.VARIABLE, "tpu:/b.so")
     assert tpu.absent() == ""
+
+
+def test_jax_starts_no_libtpu_where_there_is_no_chip(tmp_path: Path) -> None:
+    (tmp_path / "libtpu.so").write_text("")
+    code = (
+        "import torch; assert torch.ones(3, device='tpu').sum().item() == 3\n"
+        "import jax; print(jax.devices()[0].platform)\n"
+        "from jax._src import xla_bridge; print(xla_bridge._backend_errors)"
+    )
+    library = {"TORCHTPU_TARGET": "cpu", "TPU_LIBRARY_PATH": str(tmp_path / "libtpu.so")}
+    environment = {n: v for n, v in os.environ.items() if n != "JAX_PLATFORMS"} | library
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("cpu\n"), done.stderr
+    assert tpu.absent() in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torchtpu.cache.encoding import Unencodable
 from torchtpu.cache.key import Entries, hashed
+from torchtpu.private import jax as private
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("torchtpu", "torch", "jax", "jaxlib", "numpy", "ml_dtypes", "scipy")
@@ -49,11 +50,8 @@ def _fixed() -> Entries:
 
 def jax_settings() -> Entries:
     """Return JAX's settings of this thread that a trace depends on; the user may change them."""
-    from jax._src import config
-
-    known = dict(zip(config.trace_context_names(), config.trace_context(), strict=True))
-    known["jax_default_prng_impl"] = config.config.values["jax_default_prng_impl"]
-    return hashed([("jax settings", {n: v for n, v in known.items() if n not in _SETS_ITSELF})])
+    found = {n: v for n, v in private.trace_settings().items() if n not in _SETS_ITSELF}
+    return hashed([("jax settings", found)])
 
 
 @cache

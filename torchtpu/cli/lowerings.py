@@ -9,11 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 _FOLDER = Path(__file__).parents[1] / "lowerings"
 MEASURED = _FOLDER / "dtypes.json"
 DOCUMENT = _FOLDER / "SUPPORT.md"
+TPU = _FOLDER / "tpu.json"
 HOW = ("lowering", "kernel", "composite", "decomposition", "fallback")
 
 
@@ -43,6 +46,66 @@ def measured() -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnTpu:
+    """What the TPU compiler makes of a lowering's programs for one dtype of its tensors."""
+
+    overload: str
+    dtype: str
+    refused: dict[str, str]  # by topology, the reason; empty where all compile
+
+
+def on_tpu(pattern: str = ".*") -> list[OnTpu]:
+    """Return the measured table of lowerings in the TPU compiler, for overloads as in `rows`."""
+    wanted = re.compile(pattern)
+    return [
+        OnTpu(overload=name, dtype=dtype, refused=refused)
+        for name, found in compiled()["lowerings"].items()
+        if wanted.fullmatch(name.removeprefix("aten::"))
+        for dtype, refused in found.items()
+    ]
+
+
+@cache
+def compiled() -> dict[str, Any]:
+    """Return versions, topologies and results that `tests.ops.tpu_compiles --write` found."""
+    found: dict[str, Any] = json.loads(TPU.read_text())
+    return found
+
+
+def _print_on_tpu(pattern: str, form: str) -> int:
+    table, about = on_tpu(pattern), compiled()
+    topologies = about["topologies"]
+    if form == "json":
+        print(json.dumps({**about, "lowerings": [asdict(r) for r in table]}, indent=1))
+        return 0
+    if form == "markdown":
+        print(
+            f"| lowering | dtype | {' | '.join(topologies)} |\n|---|---{'|---' * len(topologies)}|"
+        )
+    for row in table:
+        cells = [row.refused.get(t, "compiles") for t in topologies]
+        if form == "markdown":
+            print(f"| `{row.overload}` | {row.dtype} | {' | '.join(cells)} |")
+        else:
+            apart = [f"{t}: {cell}" for t, cell in zip(topologies, cells, strict=True)]
+            said = cells[0] if len(set(cells)) == 1 else "; ".join(apart)
+            print(f"{row.overload:48} {row.dtype:10} {said}")
+    if form == "text":
+        print(_share(table, about))
+    return 0
+
+
+def _share(table: Sequence[OnTpu], about: dict[str, Any]) -> str:
+    """A line per dtype and topology, and the versions they hold for."""
+    lines = []
+    for dtype, topology in product(dict.fromkeys(r.dtype for r in table), about["topologies"]):
+        rows = [r for r in table if r.dtype == dtype]
+        right = sum(topology not in r.refused for r in rows)
+        lines.append(f"{topology} {dtype}: {right} of {len(rows)} compile, {right / len(rows):.1%}")
+    return "\n".join([*lines, ", ".join(f"{n} {v}" for n, v in about["versions"].items())])
+
+
 def markdown(table: Sequence[Row]) -> str:
     """Return the table for people: one line per op, its overloads together."""
     by_op: defaultdict[str, list[Row]] = defaultdict(list)
@@ -67,7 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="in-place and out= forms that are not derived, and why",
     )
+    parser.add_argument(
+        "--tpu", action="store_true", help="what the TPU compiler makes of each lowering"
+    )
     given = parser.parse_args(arguments)
+    if given.tpu:
+        return _print_on_tpu(given.ops, given.format)
     if given.by_hand:
         return _print_by_hand()
     table = rows(given.ops)

@@ -108,6 +108,31 @@ def make(name: str, fn: Callable[..., Any], inputs: Sequence[Any], buffers: Sequ
         return finish(name, capture, stand_ins, results)
 
 
+def of(program: Program, factories: Sequence[TensorFactory], written: Sequence[int]) -> Plan:
+    """Return the plan of a program whose inputs are all of their buffers.
+
+    Its outputs are new tensors, and then the new contents of the inputs `written`.
+    """
+    given = tuple((n, n) for n in range(len(program.inputs)))
+    results = tuple(_New(n, None) for n in range(len(factories)))
+    call = _call(program, factories)
+    fixed = [None] * len(given)
+    return Plan(call, fixed, given, (), tuple(factories), tuple(written), results, ())
+
+
+def _call(program: Program, factories: Sequence[TensorFactory]) -> Call:
+    return Call(
+        program.name,
+        program,
+        reads=None,
+        writes=(),
+        number_types=(),
+        key=False,
+        factories=tuple(factories),
+        returned=None,
+    )
+
+
 class StandIns:
     """Tensors that stand for inputs in a capture; those of inputs on one buffer share one too."""
 
@@ -146,16 +171,7 @@ def finish(
     written = sorted([*stand_ins.changed(), *changed], key=lambda w: places.get(w[2], len(places)))
     wires = reading.wires + [settled(capture, buffer) for _, buffer, _ in written]
     traced = capture.trace(wires, [wire for _, _, wire in written if wire < 0])
-    call = Call(
-        name,
-        replace(traced.program, label=name),
-        reads=None,
-        writes=(),
-        number_types=(),
-        key=False,
-        factories=tuple(reading.factories),
-        returned=None,
-    )
+    call = _call(replace(traced.program, label=name), reading.factories)
     return Plan(
         call,
         [getattr(source, "array", None) for source in traced.sources],

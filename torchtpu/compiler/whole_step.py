@@ -20,6 +20,7 @@ from torchtpu import executor
 from torchtpu.compiler import plan
 from torchtpu.compiler.graph import buffer_or_none, kind_of
 from torchtpu.eager.capture import CannotCapture, Capture, capturing
+from torchtpu.program import Program
 from torchtpu.storage import Buffer
 
 _TENSORS = slice(4, 6)  # of a key: the buffers of modules, the states of optimizers
@@ -33,6 +34,14 @@ class _Step(NamedTuple):
     state: tuple[Buffer, ...]
     results: Any  # the tree of what the function returned
     settings: Any  # of the optimizers, as they were
+
+
+class Traced(NamedTuple):
+    """The program of a step, and what its values are."""
+
+    program: Program
+    inputs: list[Buffer | None]  # None: random keys, or what the function makes of no tensor
+    places: list[int | None]  # by output: the input whose new contents it is
 
 
 class WholeStep:
@@ -81,6 +90,25 @@ class WholeStep:
         torch.autograd.graph.increment_version(self._tensors)
         return _unflattened(results, step.results)
 
+    @contextmanager
+    def traced(self, *args: Any) -> Iterator[Traced]:
+        """Give the program of a step that is not the optimizers' first; nothing is run.
+
+        Inside, optimizers have the states that they will have then. Raises CannotCapture.
+        """
+        leaves, tree = _flattened(args)
+        leaves = [_on_device(leaf) for leaf in leaves]
+        buffers = [buffer_or_none(leaf) for leaf in leaves]
+        with self._undone(self._host_state(), keep=False):
+            for _ in range(2 if self._optimizers else 1):  # the first step makes their states
+                step = self._capture(leaves, buffers, tree, self._key(leaves, buffers, tree))
+            made, held = step.plan, [*buffers, *step.state]
+            given = dict(made.given)
+            inputs = [held[given[n]] if n in given else None for n in range(len(made.fixed))]
+            place = {function: n for n, function in made.given}
+            places = [None] * len(made.factories) + [place.get(n) for n in made.written]
+            yield Traced(made.call.program, inputs, places)
+
     def _key(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any) -> Any:
         """Everything but numbers that the function may depend on."""
         return (
@@ -108,7 +136,7 @@ class WholeStep:
     def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
         settings, before, host = self._settings(), self._state(), self._host_state()
         with (
-            self._undone_on_error(host),
+            self._undone(host, keep=True),
             capturing() as capture,
             _Loan(capture, len(leaves)) as loan,
         ):
@@ -163,23 +191,28 @@ class WholeStep:
                 )
 
     @contextmanager
-    def _undone_on_error(self, host: dict[Any, Any]) -> Iterator[None]:
-        """Put gradients and optimizer states back where the function fails."""
+    def _undone(self, host: dict[Any, Any], *, keep: bool) -> Iterator[None]:
+        """Put gradients and optimizer states back at the end; keep: only if there is an error."""
         grads = [t.grad for t in self._tensors]
         states = [{p: dict(s) for p, s in o.state.items()} for o in self._optimizers]
+        is_kept = False
         try:
             yield
-        except BaseException:
-            for (p, name), value in host.items():
-                for state in (s[p] for s in states if p in s):
-                    if isinstance(value, torch.Tensor):
-                        state[name].copy_(value)
-            for tensor, grad in zip(self._tensors, grads, strict=True):
-                tensor.grad = grad
-            for optimizer, state in zip(self._optimizers, states, strict=True):
-                optimizer.state.clear()
-                optimizer.state.update(state)
-            raise
+            is_kept = keep
+        finally:
+            if not is_kept:
+                self._put_back(host, grads, states)
+
+    def _put_back(self, host: dict[Any, Any], grads: list[Any], states: list[Any]) -> None:
+        for (p, name), value in host.items():
+            for state in (s[p] for s in states if p in s):
+                if isinstance(value, torch.Tensor):
+                    state[name].copy_(value)
+        for tensor, grad in zip(self._tensors, grads, strict=True):
+            tensor.grad = grad
+        for optimizer, state in zip(self._optimizers, states, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(state)
 
 
 class _Loan:

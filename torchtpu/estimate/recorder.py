@@ -17,9 +17,9 @@ from torchtpu.estimate.provenance import Tracker
 from torchtpu.generator import device_keys
 from torchtpu.perf_model.program import NOWHERE
 from torchtpu.perf_model.trace import Buffer, Call, StepTrace
+from torchtpu.sim.observed import AbstractArray, Launch, Observed
 from torchtpu.storage import Buffer as DeviceBuffer
 from torchtpu.storage import buffer_of
-from torchtpu.targets.sim import AbstractArray, Launch, SimTarget
 
 
 class EnoughSteps(BaseException):
@@ -27,13 +27,13 @@ class EnoughSteps(BaseException):
 
 
 class Recorder:
-    """Observes a SimTarget; a mode of its own tells it the op of each launch.
+    """Observes a simulated device; a mode of its own tells it the op of each launch.
 
     A step ends with `optimizer.step()`. A call of an outermost module without gradients is a step
     of its own (inference, evaluation). Launches before the first module call are set-up, no step.
     """
 
-    def __init__(self, target: SimTarget, max_steps: int) -> None:
+    def __init__(self, target: Observed, max_steps: int) -> None:
         self.steps: list[StepTrace] = []
         self.read_at: Counter[str] = Counter()
         self.setup_launches = 0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torchtpu import targets
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model.report import Report
 from torchtpu.perf_model.roofline import estimate_steps
@@ -31,7 +32,7 @@ def estimate_script(
     facts = chips.load(chip).require_complete()
     if not Path(script).is_file():
         raise ScriptError(f"[estimate] no such script: {script}")
-    os.environ["TORCHTPU_TARGET"] = f"sim:{chip}"
+    os.environ["TORCHTPU_TARGET"] = targets.simulated(chip)
     os.environ["TORCHTPU_SIM_NUMERICS"] = "0"
     from torchtpu import register
 
@@ -40,7 +41,7 @@ def estimate_script(
     from torchtpu.estimate.recorder import EnoughSteps, Recorder
 
     target = executor.current().target
-    recorder = Recorder(target, max_steps)  # type: ignore[arg-type]  # TORCHTPU_TARGET is sim
+    recorder = Recorder(target, max_steps)  # type: ignore[arg-type]  # it is simulated
     notes = []
     try:
         namespace = _run(script, arguments)

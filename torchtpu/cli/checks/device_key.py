@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from torchtpu.cli.checks import child
 from torchtpu.cli.checks.row import Row, fail, note, ok, warn
+from torchtpu.targets import child
 
 _GROUP = "torch.backends"  # torch calls these entry points when it is imported
 _SWITCH = "TORCH_DEVICE_BACKEND_AUTOLOAD"

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from torchtpu import config, targets
-from torchtpu.cli.checks import child
 from torchtpu.cli.checks.together import together
-from torchtpu.targets import Settings, Target, TargetError
+from torchtpu.private import jax as private
+from torchtpu.targets import Settings, Target, TargetError, child
 
 _SIDE = 8
 _LONGER_S = 3.0  # until a process that does not answer is ended
@@ -63,8 +62,8 @@ def specs() -> list[str]:
 
 def chosen(trials: Sequence[Trial]) -> Trial:
     """Return the try of the target that programs of this environment would run on."""
-    absent = any(t.spec == "tpu" and t.state is State.ABSENT for t in trials)
-    spec = config.get("target") or ("cpu" if absent else "tpu")
+    absent = {t.spec for t in trials if t.state is State.ABSENT}
+    spec = config.get("target") or targets.default(absent.__contains__)
     return next(t for t in trials if t.spec == spec)
 
 
@@ -82,7 +81,7 @@ def _ended(spec: str, found: Trial | Exception) -> Trial:
 
 
 def _in_child(spec: str, limit_s: float) -> Trial:
-    absent = _absent(spec)
+    absent = targets.absent(spec)
     if absent:
         return Trial(spec=spec, state=State.ABSENT, reason=absent)
     answer = child.ask(__name__, spec, str(limit_s), limit_s=limit_s)
@@ -110,34 +109,18 @@ def attempt(spec: str, limit_s: float) -> Trial:
     return Trial(spec=spec, state=State.FAIL if wrong else State.PASS, reason=wrong, device=device)
 
 
-def _absent(spec: str) -> str:
-    if spec.partition(":")[0] != "tpu":
-        return ""
-    from torchtpu.targets import tpu
-
-    return tpu.absent()
-
-
 def _wrong_result(target: Target) -> str:
     """Say how the result of a program differs; its numbers are exact in bfloat16 too."""
     import numpy as np
 
     x = np.arange(_SIDE * _SIDE, dtype=np.float32).reshape(_SIDE, _SIDE) % _SIDE
-    executable = target.compile(_module(), [(x.shape, x.dtype)])
+    executable = target.compile(private.parse_module(_PROGRAM), [(x.shape, x.dtype)])
     (result,) = executable.run([target.put(x), target.put(x.T)])
     target.wait([result])
     got, expected = target.get(result), x @ x.T + x
     if np.array_equal(got, expected):
         return ""
     return f"a matrix product came out wrong: expected {expected[0]}, got {got[0]} in its first row"
-
-
-def _module() -> Any:
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-
-    with mlir.make_ir_context():
-        return ir.Module.parse(_PROGRAM)
 
 
 if __name__ == "__main__":

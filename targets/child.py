@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 _LAST_LINES = 30
 _AFTER_KILL_S = 1.0
+_FATAL = re.compile(r"F\d{4} ")  # as XLA and libtpu log what they end with, before a stack trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,7 @@ class Answer:
 
     value: Any = None
     failure: str = ""  # empty where there is a value
+    is_late: bool = False  # the failure is that it did not answer in time
     details: str = ""  # its last lines on stderr
     seconds: float = 0.0
 
@@ -35,6 +38,7 @@ def ask(module: str, *arguments: str, limit_s: float) -> Answer:
     process = subprocess.Popen(
         # -P: files in the user's working directory are no part of the question
         [sys.executable, "-P", "-m", module, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -46,13 +50,20 @@ def ask(module: str, *arguments: str, limit_s: float) -> Answer:
         with _ended_at_exit(process):
             stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return Answer(failure=f"no answer within {limit_s:g} s", details=_killed(process))
+        late = f"no answer within {limit_s:g} s"
+        return Answer(failure=late, is_late=True, details=_killed(process))
     seconds = time.monotonic() - start
     value = _last_json(stdout)
     details = "\n".join(stderr.splitlines()[-_LAST_LINES:])
     if process.returncode or value is None:
         return Answer(failure=_end(process.returncode, stderr), details=details, seconds=seconds)
     return Answer(value=value, details=details, seconds=seconds)
+
+
+def _paths() -> list[str]:
+    """Where this process finds modules, however it came to know of it; not where it works."""
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    return [p for p in dict.fromkeys(paths) if p and os.path.abspath(p) != os.getcwd()]
 
 
 @contextmanager
@@ -86,7 +97,9 @@ def _last_json(stdout: str) -> Any:
 
 def _end(code: int, stderr: str) -> str:
     """Say how a process without an answer ended, with its last word."""
-    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    last = next(reversed(lines), "")
     if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}" + (last and f": {last}")
+        why = next((line for line in lines if _FATAL.match(line)), last)
+        return f"the process was ended by {signal.Signals(-code).name}" + (why and f": {why}")
     return last or f"the process ended with exit code {code} and no answer"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from torchtpu.cli.checks import child
+from torchtpu.targets import child
 
 T = TypeVar("T")
 
@@ -79,7 +79,10 @@ def test_it_ends_with_an_interrupted_command(
         "time.sleep(600)"
     )
     script = (
-        "from functools import partial; from torchtpu.cli.checks import child, together\n"
+        # a shell that runs the tests in the background has it ignored
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from functools import partial; from torchtpu.cli.checks import together\n"
+        "from torchtpu.targets import child\n"
         "together.together({'a': partial(child.ask, 'asked', limit_s=600.0)}, 600.0)"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

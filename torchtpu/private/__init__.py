@@ -1,0 +1,1 @@
+"""Private interfaces of torch, jax and jaxlib, in one place; imports nothing by itself."""

@@ -1,0 +1,108 @@
+"""Names of torch, each found when it is first asked for: some of their modules load for long."""
+
+# ruff: noqa: F401 - the imports below are what type checkers see of the names
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torchtpu.private.versions import names_of
+
+if TYPE_CHECKING:
+    from torch import _tensor_str as tensor_str
+    from torch._C import (
+        DispatchKey,
+        DispatchKeySet,
+        Generator,
+    )
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dynamo import trace_rules
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config as functorch_config
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, detect_fake_mode
+    from torch._inductor import codecache
+    from torch._inductor.output_code import OutputCode
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx._graph_pickler import Options as GraphPicklerOptions
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+    from torch.utils._sympy import functions as sympy_functions
+    from torch.utils._sympy.numbers import int_oo
+
+_NAMES = {
+    "BypassAOTAutogradCache": "torch._functorch._aot_autograd.autograd_cache",
+    "DeviceGuard": "torch._C._acc",
+    "DeviceType": "torch._C._autograd",
+    "DisableTorchDispatch": "torch._C:_DisableTorchDispatch",
+    "DisableTorchFunctionSubclass": "torch._C",
+    "DispatchKey": "torch._C",
+    "DispatchKeySet": "torch._C",
+    "ExcludeDispatchKeyGuard": "torch._C:_ExcludeDispatchKeyGuard",
+    "FakeTensorMode": "torch._subclasses.fake_tensor",
+    "Generator": "torch._C",
+    "GraphPickler": "torch.fx._graph_pickler",
+    "GraphPicklerOptions": "torch.fx._graph_pickler:Options",
+    "OpOverload": "torch._ops",
+    "OutputCode": "torch._inductor.output_code",
+    "PrivateUse1Hooks": "torch._C._acc",
+    "SerializableAOTDispatchCompiler": "torch._functorch._aot_autograd.schemas",
+    "TorchCompileInductorWrapper": "torch:_TorchCompileInductorWrapper",
+    "TracingContext": "torch._guards",
+    "all_op_names": "torch._C:_dispatch_get_all_op_names",
+    "aot_autograd": "torch._dynamo.backends.common",
+    "codecache": "torch._inductor.codecache:",
+    "current_autograd_node": "torch._C:_current_autograd_node",
+    "current_graph_task_id": "torch._C:_current_graph_task_id",
+    "decomposition_table": "torch._decomp",
+    "detect_fake_mode": "torch._guards",
+    "disable_current_modes": "torch.utils._python_dispatch:_disable_current_modes",
+    "enable_python_dispatcher": "torch._dispatch.python",
+    "engine_run_backward": "torch.autograd.graph:_engine_run_backward",
+    "from_dlpack": "torch._C:_from_dlpack",
+    "functorch_config": "torch._functorch.config:",
+    "has_kernel": "torch._C:_dispatch_has_kernel_for_dispatch_key",
+    "int_oo": "torch.utils._sympy.numbers",
+    "is_overrideable_sdp_enabled": "torch._C:_get_overrideable_sdp_enabled",
+    "min_cut_rematerialization_partition": "torch._functorch.partitioners",
+    "privateuse1_name": "torch._C:_get_privateuse1_backend_name",
+    "pytree": "torch.utils._pytree:",
+    "semi_structured_conversions": "torch.sparse._semi_structured_conversions:",
+    "sequence_nr": "torch._C._autograd:_get_sequence_nr",
+    "setup_privateuse1": (
+        "torch.utils.backend_registration:_setup_privateuseone_for_python_backend"
+    ),
+    "sympy_functions": "torch.utils._sympy.functions:",
+    "tensor_str": "torch._tensor_str:",
+    "trace_rules": "torch._dynamo.trace_rules:",
+}  # ours -> module, or module:name there (module: for the module itself)
+
+
+def __getattr__(name: str) -> Any:
+    """Find a name of torch; UnknownVersion where this release has it no more."""
+    if name not in _NAMES:
+        raise AttributeError(f"[torchtpu.private.torch] no name {name!r}")
+    module, colon, theirs = _NAMES[name].partition(":")
+    with names_of("torch"):
+        found = _module(module)
+        if theirs or not colon:
+            found = getattr(found, theirs or name)
+    globals()[name] = found
+    return found
+
+
+def _module(path: str) -> Any:
+    """Import a module; those of torch._C are attributes that only look like modules."""
+    if not path.startswith("torch._C"):
+        return import_module(path)
+    import torch
+
+    found: Any = torch._C
+    for part in path.removeprefix("torch._C").split(".")[1:]:
+        found = getattr(found, part)
+    return found
