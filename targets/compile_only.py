@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtpu.private import jax as private
-from torchtpu.targets import child
+from torchtpu.targets import child, tpu_rules
 from torchtpu.targets.base import CompileReport, TargetError
 
 # libtpu would ask a metadata server what machine this is, and lock itself to one process.
@@ -67,6 +67,7 @@ class TpuCompiler:
 
     def executable(self, module: Any, mesh: Sequence[int] = (1,)) -> tuple[bytes, CompileReport]:
         """Compile as `compile` does; return the executable too, as libtpu writes it."""
+        tpu_rules.check(module)
         devices = self._placed(mesh)
         start = time.perf_counter()
         client: Any = devices[0].client

@@ -108,9 +108,7 @@ class PjrtTarget(Target):
         self, loaded: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
         handlers = [
-            self._handler(
-                self._shaped_array(shape, dtype), self._sharding, committed=True, _skip_checks=True
-            )
+            self._handler(self._shaped_array(shape, dtype), self._sharding)
             for shape, dtype in outputs
         ]
         execute, launched = loaded.execute_sharded, self._launched

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from torchtpu.targets import plugin
-from torchtpu.targets.base import Settings, Target, TargetError
+import numpy as np
+
+from torchtpu.targets import plugin, tpu_rules
+from torchtpu.targets.base import Executable, Settings, Target, TargetError
 from torchtpu.targets.compile_only import libtpu
 from torchtpu.targets.pjrt import PjrtTarget
 
+_PLATFORM = "tpu"  # as libtpu calls its own
 _GOOGLE_PCI_VENDOR = "0x1ae0"
 _INSTEAD = "set TORCHTPU_TARGET=cpu for numerics or TORCHTPU_TARGET=sim for a simulated TPU"
 
@@ -42,7 +47,16 @@ def create(_option: str, settings: Settings) -> Target:
         client = plugin.client(library, timeout_s=settings.start_timeout_s, apart=bool(other))
     except TargetError as error:
         raise TargetError(f"[tpu] {error}; {_INSTEAD}") from error
-    return PjrtTarget(client, name="tpu", platform=client.platform)
+    return _TpuTarget(client, name="tpu", platform=client.platform)
+
+
+class _TpuTarget(PjrtTarget):
+    def compile(
+        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    ) -> Executable:
+        if self.platform == _PLATFORM:  # and no plugin that stands in for libtpu
+            tpu_rules.check(module)
+        return super().compile(module, outputs)
 
 
 def _has_chip() -> bool:

@@ -40,3 +40,14 @@ def strict() -> Iterator[None]:
     """For tests of what happens op by op: fused, the default, would join them."""
     with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_NEVER):
         yield
+
+
+@pytest.fixture
+def libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the TPU compiler: that of TORCHTPU_TEST_LIBTPU, or the installed one."""
+    from torchtpu.targets import compile_only
+
+    library = os.environ.get("TORCHTPU_TEST_LIBTPU") or compile_only.libtpu()
+    if not library:
+        pytest.skip("needs libtpu (the extra tpu)")
+    monkeypatch.setenv("TPU_LIBRARY_PATH", os.path.abspath(library))

@@ -20,6 +20,7 @@ from torchtpu import executor, generator
 from torchtpu.eager import blame, modes
 from torchtpu.eager.modes import EagerMode
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 from torchtpu.streams import (
     Event,
     Stream,
@@ -92,7 +93,7 @@ class _Module(types.ModuleType):
         raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
 
     @property
-    def default_generators(self) -> tuple[torch._C.Generator, ...]:
+    def default_generators(self) -> tuple[private.Generator, ...]:
         """The generator of the one device."""
         return (generator.default_generator(),)
 

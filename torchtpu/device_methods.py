@@ -11,6 +11,7 @@ import torch.utils.dlpack
 
 from torchtpu.errors import TpuError
 from torchtpu.generator import Generator
+from torchtpu.private import torch as private
 
 _KDL_CPU, _KDL_EXT_DEV = 1, 12  # DLDeviceType in dlpack.h
 
@@ -27,7 +28,7 @@ def install() -> None:
 
 def _print_on_host() -> None:
     """Format on the host: torch's formatter would compile a dozen programs for one print."""
-    printing: Any = torch._tensor_str
+    printing: Any = private.tensor_str
     on_any_device = printing._tensor_str
 
     @functools.wraps(on_any_device)

@@ -10,22 +10,23 @@ import torch
 
 from torchtpu import executor
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 
 _library = torch.library.Library("torchtpu", "FRAGMENT")
 _library.define("seen_by_ops(Generator generator) -> ()")
 _library.impl("seen_by_ops", lambda seen: _seen.append(seen), "CompositeImplicitAutograd")
-_seen: list[torch._C.Generator] = []
-_ours: weakref.WeakSet[torch._C.Generator] = weakref.WeakSet()  # as kernels meet them
+_seen: list[private.Generator] = []
+_ours: weakref.WeakSet[private.Generator] = weakref.WeakSet()  # as kernels meet them
 
 
-class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]  # torch's metaclass is not annotated
+class _AnyGenerator(type(private.Generator)):  # type: ignore[misc]  # torch's metaclass is not annotated
     """Keeps `isinstance(g, torch.Generator)` true for the generators of every device."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch._C.Generator)
+        return isinstance(instance, private.Generator)
 
 
-class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+class Generator(private.Generator, metaclass=_AnyGenerator):
     """A generator for device tpu.
 
     The state is a host Mersenne Twister of torch's own, so seeds, get_state and set_state behave
@@ -33,15 +34,13 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     the device. The bits differ from those of cpu and cuda.
     """
 
-    _as_seen: (
-        torch._C.Generator
-    )  # what torch's dispatcher hands to kernels; kept alive, so the same
+    _as_seen: private.Generator  # what torch's dispatcher hands to kernels; kept alive, so the same
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """Return a generator of the device: one of these for tpu, torch's own for others."""
         wanted = torch.device(device)
         if wanted.type != "tpu":
-            return torch._C.Generator(device)
+            return private.Generator(device)
         if wanted.index not in (None, 0):
             raise TpuError(
                 f"[Generator] expected device tpu:0, got {wanted}: a process drives one device"
@@ -64,8 +63,8 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
         return _with_state, (self.get_state(),)
 
 
-def _as_seen(generator: torch._C.Generator) -> torch._C.Generator:
-    with torch._C._DisableTorchDispatch():
+def _as_seen(generator: private.Generator) -> private.Generator:
+    with private.DisableTorchDispatch():
         torch.ops.torchtpu.seen_by_ops.default(generator)
     return _seen.pop()
 
@@ -76,10 +75,10 @@ def _with_state(state: torch.Tensor) -> Generator:
     return made
 
 
-_default: torch._C.Generator | None = None
+_default: private.Generator | None = None
 
 
-def default_generator() -> torch._C.Generator:
+def default_generator() -> private.Generator:
     """Return the generator that ops use where none is given."""
     global _default
     if _default is None:
@@ -88,7 +87,7 @@ def default_generator() -> torch._C.Generator:
     return _default
 
 
-def random_keys(generator: torch._C.Generator | None, *shape: int) -> np.ndarray[Any, Any]:
+def random_keys(generator: private.Generator | None, *shape: int) -> np.ndarray[Any, Any]:
     """Draw the next uint32[*shape, 4] keys from a generator; never the same one twice.
 
     RuntimeError, in torch's words, for a generator of another device.
@@ -102,6 +101,6 @@ def random_keys(generator: torch._C.Generator | None, *shape: int) -> np.ndarray
     return bits.random_(0, 1 << 32, generator=source).numpy().astype(np.uint32)
 
 
-def device_keys(generator: torch._C.Generator | None, *shape: int) -> Any:
+def device_keys(generator: private.Generator | None, *shape: int) -> Any:
     """Return the next keys of a generator as a device array."""
     return executor.current().target.put(random_keys(generator, *shape))

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn.modules import linear_cross_entropy_options
 
+from torchtpu.private import torch as private
+
 
 def install() -> None:
     """Let Module._apply swap tensors where they change their device from or to tpu.
@@ -61,13 +63,13 @@ class _Belongings:
         self._parameter = parameter
         self._class = type(parameter)
         self._attributes = dict(vars(parameter))
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.DisableTorchFunctionSubclass():
             self._hooks = {n: getattr(parameter, n) for n in self._HOOKS}
 
     def give_back(self) -> None:
         """Make the parameter again one of its class, with its attributes and its hooks."""
         parameter = self._parameter
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.DisableTorchFunctionSubclass():
             for name, hooks in self._hooks.items():
                 if hooks is not None:
                     setattr(parameter, name, hooks)

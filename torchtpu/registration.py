@@ -10,6 +10,7 @@ import torch
 from torchtpu import device as device_module
 from torchtpu.backward_errors import take_pending
 from torchtpu.errors import ConfigError, TpuError
+from torchtpu.private import torch as private
 
 _OURS = "_torchtpu_registered"
 
@@ -32,13 +33,12 @@ def register() -> None:
     owner = _other_owner()
     if owner:
         raise TpuError(f"[torchtpu.register] {owner}")
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
     from torchtpu import backward_errors, device_methods, module_methods, stand_in, storage_methods
     from torchtpu.compiler import default
     from torchtpu.eager import autocast, dispatch, modes
+    from torchtpu.private.torch import setup_privateuse1
 
-    _setup_privateuseone_for_python_backend("tpu", device_module.module(), _Hooks(), _Guard())
+    setup_privateuse1("tpu", device_module.module(), _Hooks(), _Guard())
     dispatch.register()
     autocast.register()
     storage_methods.install()
@@ -55,7 +55,7 @@ def register() -> None:
 
 def _other_owner() -> str:
     """Say who has PrivateUse1 where it is not free; empty where it is ours or free."""
-    name = torch._C._get_privateuse1_backend_name()
+    name = private.privateuse1_name()
     if getattr(torch, _OURS, False) or name == "privateuseone":
         return ""
     return (
@@ -65,7 +65,7 @@ def _other_owner() -> str:
     )
 
 
-class _Hooks(torch._C._acc.PrivateUse1Hooks):
+class _Hooks(private.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return True
 
@@ -76,10 +76,10 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-_PRIVATE_USE_1 = torch._C._autograd.DeviceType.PrivateUse1
+_PRIVATE_USE_1 = private.DeviceType.PrivateUse1
 
 
-class _Guard(torch._C._acc.DeviceGuard):
+class _Guard(private.DeviceGuard):
     def type_(self) -> Any:
         take_pending()
         return _PRIVATE_USE_1

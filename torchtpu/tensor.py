@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from torchtpu import dtypes, executor, views
+from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, physical_layout
 
 _MAX_BYTES = 2**63 - 1
@@ -48,7 +49,7 @@ class _DLManagedTensor(ctypes.Structure):
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_from_dlpack = torch._C._from_dlpack
+_from_dlpack = private.from_dlpack
 
 # Storages get distinct non-null addresses, which nothing may read: what would is replaced.
 next_address = count(1 << 44, 1 << 20).__next__

@@ -14,9 +14,9 @@ from torchtpu.aot import compiling, shardings
 from torchtpu.compiler.whole_step import WholeStep
 from torchtpu.errors import TpuError
 from torchtpu.program import ArrayType
-from torchtpu.targets import TargetError, compile_only
+from torchtpu.targets import TargetError
 
-needs_libtpu = pytest.mark.skipif(not compile_only.libtpu(), reason="needs libtpu (the extra tpu)")
+needs_libtpu = pytest.mark.usefixtures("libtpu")
 WIDTH = 256
 
 

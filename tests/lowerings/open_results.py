@@ -14,7 +14,7 @@ ORDERS = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "msort":
 ROUNDED_ONCE = frozenset(
     {
         *("addbmm", "addbmm_", "_foreach_add", "_foreach_add_", "linalg_matrix_exp"),
-        *("grid_sampler_2d", "grid_sampler_2d_backward"),
+        *("grid_sampler_2d", "grid_sampler_2d_backward", "nn.functional.grid_sample"),
         *("grid_sampler_3d", "grid_sampler_3d_backward"),
     }
 )

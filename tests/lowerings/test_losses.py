@@ -78,3 +78,12 @@ def test_halves_round_at_each_step_of_a_loss_with_logits() -> None:
         return F.binary_cross_entropy_with_logits(a, b, c, reduction="none", pos_weight=d).cpu()
 
     assert torch.equal(loss("tpu"), loss("cpu"))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,)])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_margins_of_one_sample_have_no_dims(shape: tuple[int, ...], reduction: str) -> None:
+    x, target = torch.randn(shape), torch.zeros(shape, dtype=torch.int64)
+    expected = F.multilabel_margin_loss(x, target, reduction=reduction)
+    found = F.multilabel_margin_loss(x.to("tpu"), target.to("tpu"), reduction=reduction)
+    torch.testing.assert_close(found.cpu(), expected)

@@ -70,7 +70,7 @@ def parameters(device: str) -> list[Tensor]:
 
 
 def loss_of(found: list[Tensor], step: int) -> Tensor:
-    """Convex, and another one at each step."""
+    """Convex, and another one for each step."""
     matrix, vector, number = found
     apart = (matrix + vector - step % 5).square().sum() + (vector - number).square().sum()
     return (apart + (number - 1).square()) / 8
@@ -106,7 +106,9 @@ def train(info: Any, options: dict[str, Any], device: str) -> tuple[list[Tensor]
             saved = copy.deepcopy(optimizer.state_dict())
             optimizer = make(info, found, options)
             optimizer.load_state_dict(saved)
-        closure = closure_of(info, optimizer, found, step)
+        # A search along a line is for one loss: after a change, rounding decides when it stops.
+        loss_number = 0 if info.step_requires_closure else step
+        closure = closure_of(info, optimizer, found, loss_number)
         if info.step_requires_closure:
             optimizer.step(closure)
         else:

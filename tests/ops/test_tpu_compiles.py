@@ -17,7 +17,6 @@ import pytest
 from tests.lowerings import opinfo
 from tests.ops.worker import Worker
 from torchtpu.cli import lowerings
-from torchtpu.targets import compile_only
 
 _PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal()))
 _PARTS = 40
@@ -25,7 +24,7 @@ _TOPOLOGY = "v6e:2x2"
 _ROWS = tomllib.loads(Path(__file__).with_name("exceptions.toml").read_text()).get("tpu", [])
 
 
-@pytest.mark.skipif(not compile_only.libtpu(), reason="needs libtpu (the extra tpu)")
+@pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(400)
 def test_a_fortieth_compiles() -> None:
     command = [sys.executable, "-m", "tests.ops.tpu_compiles", "--worker", "--topology", _TOPOLOGY]

@@ -34,7 +34,7 @@ def test_no_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         compile_only.TpuCompiler("v6e:2x2")
 
 
-@pytest.mark.skipif(not compile_only.libtpu(), reason="needs libtpu (the extra tpu)")
+@pytest.mark.usefixtures("libtpu")
 def test_says_what_a_product_takes() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],

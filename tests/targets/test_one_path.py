@@ -16,7 +16,7 @@ _PLATFORMS = {*targets.names(), "cuda", "gpu", "rocm", "METAL"}
 # "tpu" and "cpu" are devices of torch too: what a tensor is asked for, or made with.
 _OF_TORCH = {
     *("device", "Generator", "get_autocast_dtype", "is_autocast_enabled", "move_to_device_pass"),
-    *("to", "set_autocast_dtype", "_setup_privateuseone_for_python_backend"),
+    *("to", "set_autocast_dtype", "setup_privateuse1"),
 }
 _ASKED = ("type", "device_type")
 _OTHERWISE = {

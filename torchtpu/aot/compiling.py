@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchtpu import executor, targets
 from torchtpu.aot import shardings as splits
@@ -19,6 +18,7 @@ from torchtpu.compiler.graph import buffer_or_none
 from torchtpu.compiler.whole_step import WholeStep
 from torchtpu.eager.capture import CannotCapture
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import pytree
 from torchtpu.targets import CompileReport
 
 _LIMIT_S = 3600.0

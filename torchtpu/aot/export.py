@@ -12,7 +12,6 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.passes import move_to_device_pass
-from torch.utils import _pytree as pytree
 
 from torchtpu import dtypes, executor, targets
 from torchtpu.aot import directory
@@ -21,6 +20,7 @@ from torchtpu.compiler import plan
 from torchtpu.compiler.graph import buffer_or_none
 from torchtpu.eager.capture import CannotCapture
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import pytree
 from torchtpu.tensor import from_host, to_host
 
 _KINDS = {

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchtpu import dtypes, views
 from torchtpu.aot import directory
@@ -16,6 +15,7 @@ from torchtpu.aot.directory import Manifest, Value
 from torchtpu.compiler import plan
 from torchtpu.compiler.graph import buffer_or_none
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import pytree
 from torchtpu.program import ArrayType, Node, Program, Ref
 from torchtpu.tensor import factory, from_host
 

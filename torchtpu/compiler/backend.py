@@ -7,9 +7,6 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch._dynamo import trace_rules
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torchtpu.compiler import changing_numbers, kept
 from torchtpu.compiler.buckets import bounds_of
@@ -17,6 +14,7 @@ from torchtpu.compiler.debug import TpuCompileDebug
 from torchtpu.compiler.dynamic import DynamicGraph
 from torchtpu.compiler.graph import CompiledGraph
 from torchtpu.compiler.options import Options
+from torchtpu.private.torch import aot_autograd, min_cut_rematerialization_partition, trace_rules
 from torchtpu.program import Program
 
 _numbers = count()

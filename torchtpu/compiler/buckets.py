@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.utils._sympy.numbers import int_oo
 
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import int_oo
 
 MAX_BUCKETS = 8
 Symbol = Any  # sympy.Symbol, which carries no types

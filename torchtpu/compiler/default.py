@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from torchtpu.private import torch as private
+
 
 def install() -> None:
     """Let the wrapper of torch's default backend hand over what is on the device; idempotent."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
+    wrapper: Any = private.TorchCompileInductorWrapper
     if not hasattr(wrapper, "_tpu_options"):
         wrapper._tpu_options = {}
         wrapper.apply_options = _apply_options(wrapper.apply_options)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchtpu import executor
 from torchtpu.compiler import plan
 from torchtpu.compiler.options import Options
 from torchtpu.eager.capture import CannotCapture
+from torchtpu.private.torch import disable_current_modes, pytree
 from torchtpu.program import Program
 from torchtpu.tensor import from_host, place_of
 
@@ -75,7 +74,7 @@ class CompiledGraph:
             log.info("%s runs op by op: it has inputs on other devices than tpu", self._name)
             return None
         try:
-            with _disable_current_modes(), torch.no_grad():
+            with disable_current_modes(), torch.no_grad():
                 made = plan.make(self._name, self._module, inputs, buffers)
         except CannotCapture as error:
             log.info("%s runs op by op: %s", self._name, error)

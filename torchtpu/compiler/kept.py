@@ -12,16 +12,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._guards import TracingContext
-from torch._inductor.output_code import OutputCode
 
 from torchtpu.cache import Unencodable, environment, tiers
 from torchtpu.compiler import torch_sources
 from torchtpu.compiler.buckets import bounds_of
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import (
+    BypassAOTAutogradCache,
+    OutputCode,
+    SerializableAOTDispatchCompiler,
+    TracingContext,
+    functorch_config,
+)
 
 # Makes what runs the graph of "forward", "backward" or "inference"; the number is how many of the
 # results the user gets, None for all.
@@ -87,7 +89,7 @@ class KeptGraph(OutputCode):
 
     def prepare_for_serialization(self) -> None:
         """Keep the graph as bytes; called on a copy. Sizes that vary are not kept."""
-        from torch.fx._graph_pickler import GraphPickler, Options
+        from torchtpu.private.torch import GraphPickler, GraphPicklerOptions
 
         assert self.graph is not None
         if bounds_of(self.graph):
@@ -99,7 +101,7 @@ class KeptGraph(OutputCode):
         for node in self.graph.graph.nodes:
             for name in ("nn_module_stack", "source_fn_stack", "example_value"):
                 node.meta.pop(name, None)
-        self.pickled = GraphPickler.dumps(self.graph, Options(ops_filter=None))
+        self.pickled = GraphPickler.dumps(self.graph, GraphPicklerOptions(ops_filter=None))
         self.sources = environment.sources()
         self.graph = self.run = None
 
@@ -109,9 +111,9 @@ class KeptGraph(OutputCode):
             return
         if self.sources != environment.sources():
             raise TpuError("[torch.compile] the kept graph is of another version of torchtpu")
-        from torch._subclasses import FakeTensorMode
-        from torch.fx._graph_pickler import GraphPickler
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        from torchtpu.private.torch import FakeTensorMode, GraphPickler
 
         graph = GraphPickler.loads(self.pickled, FakeTensorMode(shape_env=ShapeEnv()))
         assert isinstance(graph, torch.fx.GraphModule)

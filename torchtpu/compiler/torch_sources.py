@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch._inductor import codecache
 
 from torchtpu.cache import Key
 from torchtpu.cache.entry import Entry
 from torchtpu.cache.tier import Tier
+from torchtpu.private.torch import codecache
 
 _HASHED = (".py", ".so", ".ld", ".cpp")  # what torch reads for it, and a few more
 

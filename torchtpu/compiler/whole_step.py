@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchtpu import executor
 from torchtpu.compiler import plan
 from torchtpu.compiler.graph import buffer_or_none, kind_of
 from torchtpu.eager.capture import CannotCapture, Capture, capturing
+from torchtpu.private.torch import pytree
 from torchtpu.program import Program
 from torchtpu.storage import Buffer
 

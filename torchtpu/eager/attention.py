@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchtpu.eager.view_ops import kernel
+from torchtpu.private import torch as private
 
 _FUSED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 _library = torch.library.Library("torchtpu", "FRAGMENT")
@@ -189,7 +190,7 @@ def fuses(
 ) -> bool:
     """Whether the fused op computes an attention of these; sdpa_kernel(MATH) turns it off."""
     return (
-        torch._C._get_overrideable_sdp_enabled()
+        private.is_overrideable_sdp_enabled()
         and _fits(query, key, value, enable_gqa)
         and _mask_fits(query, key, attn_mask, is_causal)
     )

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torchtpu.private import torch as private
+
 # The lists follow torch's own for accelerators: matmul-like ops gain from the lower dtype, ops that
 # sum many terms or have a large range need float32, ops of several tensors take the widest.
 _LOWER = (
@@ -84,12 +86,12 @@ def _default_to_bfloat16() -> None:
 def _rule(
     op: Any, dtype_of: Callable[[list[torch.Tensor]], torch.dtype | None]
 ) -> Callable[..., Any]:
-    keys: Any = torch._C.DispatchKey
-    key = torch._C.DispatchKeySet(keys.AutocastPrivateUse1)
+    keys: Any = private.DispatchKey
+    key = private.DispatchKeySet(keys.AutocastPrivateUse1)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = dtype_of(list(_floating([args, kwargs])))
-        with torch._C._ExcludeDispatchKeyGuard(key):
+        with private.ExcludeDispatchKeyGuard(key):
             if dtype is None:
                 return op(*args, **kwargs)
             return op(*_cast(args, dtype), **_cast(kwargs, dtype))

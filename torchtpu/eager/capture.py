@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from torchtpu import executor
 from torchtpu.eager import modes
 from torchtpu.eager.joined import Wiring, join
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 from torchtpu.program import ArrayType, Node, Program, Ref
 from torchtpu.storage import Buffer, Deferred
 
@@ -60,7 +60,7 @@ class Constant(NamedTuple):
 class Keys(NamedTuple):
     """An input of shape [number, 4]: the next random keys of a generator (None: the default)."""
 
-    generator: torch._C.Generator | None
+    generator: private.Generator | None
     number: int
 
 
@@ -83,7 +83,7 @@ class Capture:
         self._thread = threading.get_ident()
         self._calls: list[tuple[Program | None, Wiring]] = []  # None: a random key
         self._types: list[ArrayType] = []  # of the values
-        self._inputs: list[Source | torch._C.Generator | None] = []
+        self._inputs: list[Source | private.Generator | None] = []
         self._known: dict[int, tuple[Any, int]] = {}  # id of an array -> it and its wire
         self._key_counts: dict[int, int] = {}  # wire of a generator's keys -> how many
         self._targets: list[weakref.ref[Buffer]] = []
@@ -131,7 +131,7 @@ class Capture:
         self._types.extend(outputs)
         return len(self._types) - len(outputs)
 
-    def random_key(self, generator: torch._C.Generator | None) -> Captured:
+    def random_key(self, generator: private.Generator | None) -> Captured:
         """Stand for the next key of a generator, which is drawn when the program runs."""
         wire = self._generators.get(id(generator))
         if wire is None:
@@ -212,7 +212,7 @@ def _row(keys: Any, row: int) -> Any:
 
 
 def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return private.current_graph_task_id() != -1
 
 
 @contextmanager

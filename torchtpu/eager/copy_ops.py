@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torchtpu import executor, tensor, views
 from torchtpu.eager.view_ops import kernel
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 from torchtpu.storage import buffer_of
 from torchtpu.tensor import from_host, to_host, view_of
 
@@ -73,7 +74,7 @@ def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
     """dst.copy_(self) where at least one of them is on the device."""
     del non_blocking  # a transfer from the device waits; one to it copies the host's bytes first
     if isinstance(self, _UNINITIALIZED):  # lets nobody ask for its shape
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.DisableTorchFunctionSubclass():
             self = self.detach()
     if self.shape != dst.shape:
         self = _broadcast(self, dst)
@@ -87,7 +88,7 @@ def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
 
 
 _composite_to_copy: Any = torch.ops.aten._to_copy.default._op_dk
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+_COMPOSITE = private.DispatchKey.CompositeExplicitAutograd
 
 
 @kernel("aten::_to_copy")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchtpu.errors import LoweringError
+from torchtpu.private import torch as private
 
 _aten: torch.library.Library | None = None
 _any: torch.library.Library | None = None
@@ -105,6 +106,7 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
         nested,
         out_variants,
         random_checks,
+        schema,
         sparse,
         sparse_compressed,
         vendor,
@@ -113,7 +115,7 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
 
     del attention, conjugate, copy_ops, ctc, dynamic, missing_meta, out_variants, random_checks
     del linalg, nested, sparse, sparse_compressed, vendor
-    return {name: _annotated(name, fn) for name, fn in view_ops.KERNELS.items()}
+    return {n: _annotated(n, fn) for n, fn in view_ops.KERNELS.items() if schema.exists(n)}
 
 
 def _annotated(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,12 +135,14 @@ def _annotated(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 def operations() -> Iterator[Any]:
     """Yield an Operation for each lowering and for each variant of it that its schema implies."""
     from torchtpu.eager.operation import Operation
-    from torchtpu.eager.schema import arguments, overload, variants
+    from torchtpu.eager.schema import arguments, exists, overload, variants
     from torchtpu.lowerings import table
 
     for name, lowering in table().items():
+        if not exists(name):
+            continue
         functional = overload(name)
-        known = {a.name for a in arguments(functional._schema)}
+        known = {lowering.aliases.get(a.name, a.name) for a in arguments(functional._schema)}
         unknown = set(lowering.parameters[lowering.key :]) - known - lowering.optional
         if unknown:
             raise LoweringError(
@@ -156,7 +160,7 @@ def operations() -> Iterator[Any]:
 
 
 def _only_composite(name: str) -> bool:
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = private.has_kernel
     return has(name, "CompositeImplicitAutograd") and not has(name, "Autograd")
 
 

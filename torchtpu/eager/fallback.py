@@ -9,12 +9,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from torchtpu import config
 from torchtpu.eager import blame
 from torchtpu.eager.schema import arguments
 from torchtpu.errors import UnsupportedOpError
+from torchtpu.private.torch import pytree
 
 _decomposing = threading.local()
 counts: Counter[str] = Counter()  # op -> calls that ran on the CPU
@@ -54,7 +54,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 @cache
 def decomposition(op: Any) -> Any:
     """Return torch's rule for an op, None where it has none."""
-    from torch._decomp import decomposition_table
+    from torchtpu.private.torch import decomposition_table
 
     return decomposition_table.get(op)
 
@@ -117,10 +117,10 @@ def _on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return value.to("tpu") if original is None else original
         return value
 
-    result = op(*tree_map(to_cpu, args), **tree_map(to_cpu, kwargs))
+    result = op(*pytree.tree_map(to_cpu, args), **pytree.tree_map(to_cpu, kwargs))
     if any(a.written for a in arguments(op._schema)):
         for original, copy in moved:
             if original.shape != copy.shape:
                 original.resize_(copy.shape)
             original.copy_(copy)
-    return tree_map(to_device, result)
+    return pytree.tree_map(to_device, result)

@@ -18,6 +18,7 @@ from torchtpu.eager import blame, modes
 from torchtpu.eager.call import Call
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
+from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, buffer_of, launch_lock, mark_lost
 from torchtpu.tensor import new_capsule, next_address, place_of
 
@@ -168,7 +169,7 @@ def _unrolled(
         "annotate": blame.annotate,
         "calls": table.calls,
         "known": table.known,
-        "from_capsule": torch._C._from_dlpack,
+        "from_capsule": private.from_dlpack,
         "new_capsule": new_capsule,
         "next_address": next_address,
         "general": helpers.general,

@@ -6,14 +6,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from torchtpu import executor
 from torchtpu.eager import blame, fast, modes
 from torchtpu.eager.call import Call, OutputsNeedResize, Scalar
 from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, launch_lock, mark_lost
 from torchtpu.tensor import is_lazy, place_of, settled
 
@@ -75,7 +74,7 @@ def make(operation: Operation) -> Callable[..., Any]:  # noqa: C901, PLR0915  # 
                     _tensor_list(value, key, buffers, numbers)
                 elif kind == _NUMBERS:
                     _number_list(value, key, numbers)
-                elif not isinstance(value, torch._C.Generator):
+                elif not isinstance(value, private.Generator):
                     key.append(value)
             if aliasing and len(buffers) > 1:
                 buffers, pattern = _unique(buffers)
@@ -122,7 +121,7 @@ def _launch(
         for value, dtype in zip(numbers, call.number_types, strict=True):
             arrays.append(device_number(value, dtype))
     if call.key:
-        given = (v for v in (*args, *kwargs.values()) if isinstance(v, torch._C.Generator))
+        given = (v for v in (*args, *kwargs.values()) if isinstance(v, private.Generator))
         arrays.append(modes.current.random_key(next(given, None)))
     made = [Buffer(f.layout) for f in call.factories]
     if not call.writes:

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from torchtpu.private import torch as private
+
 _library = torch.library.Library("aten", "IMPL")
 CORRECTED: dict[Any, Callable[..., Any]] = {}  # overload -> what run_meta calls in its place
 
 
 def _meta(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def enter(fn: Callable[..., Any]) -> Callable[..., Any]:
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+        if not private.has_kernel(f"aten::{name}", "Meta"):
             _library.impl(name, fn, "Meta")
         return fn
 
@@ -141,6 +143,16 @@ def margin_loss_backward(
 ) -> torch.Tensor:
     """Like the input of the forward."""
     return torch.empty_like(self)
+
+
+@_corrects(torch.ops.aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss_forward(
+    self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, ...]:
+    """Of one sample the loss has no dims; torch's own gives it one where it is not reduced."""
+    op = torch.ops.aten.multilabel_margin_loss_forward.default
+    loss, is_target = op(self, target, reduction)
+    return loss if self.dim() > 1 else loss.new_empty(()), is_target
 
 
 def _saves_nothing_in_evaluation(op: Any) -> Callable[..., Any]:

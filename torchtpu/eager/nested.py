@@ -11,8 +11,9 @@ from torchtpu.eager import view_ops
 from torchtpu.eager.dynamic import bucket, first
 from torchtpu.eager.schema import overload
 from torchtpu.eager.sparse import borrow, elementwise, kernel
+from torchtpu.private import torch as private
 
-_KEYS = torch._C.DispatchKey
+_KEYS = private.DispatchKey
 _UNARY = "abs cos gelu isinf isnan isneginf isposinf logical_not neg relu sgn silu sin sqrt tanh"
 _COMPOSED = """
     _nested_tensor_size _nested_tensor_strides _nested_tensor_storage_offsets alias detach clone
@@ -171,7 +172,7 @@ def _like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _exact(op: Any, key: torch._C.DispatchKey) -> Callable[..., torch.Tensor]:
+def _exact(op: Any, key: private.DispatchKey) -> Callable[..., torch.Tensor]:
     """Torch's kernel, and a storage of just the elements: torch takes all of it for the values."""
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:

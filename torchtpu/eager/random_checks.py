@@ -19,6 +19,7 @@ from torchtpu.eager.missing_meta import CORRECTED
 from torchtpu.eager.schema import arguments, overload, variants
 from torchtpu.eager.view_ops import kernel
 from torchtpu.lowerings.random import largest_exact
+from torchtpu.private import torch as private
 
 CHECKED = (
     "aten::uniform",
@@ -38,7 +39,7 @@ CHECKED = (
     "aten::randperm.generator",
 )
 _NO_PART = frozenset({"generator", "device", "layout", "pin_memory"})
-_unused = torch._C.Generator("cpu")  # the checks draw nothing
+_unused = private.Generator("cpu")  # the checks draw nothing
 
 
 def _derived(name: str) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchtpu.private.versions import is_later
+
 
 class Kind(IntEnum):
     """How an argument takes part in a call."""
@@ -70,6 +72,17 @@ def overload(name: str) -> Any:
     namespace, _, rest = name.partition("::")
     packet, _, which = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+
+
+def exists(name: str) -> bool:
+    """Tell whether this torch has an op; AttributeError where all that are known would have it."""
+    try:
+        overload(name)
+    except AttributeError:
+        if not is_later("torch"):
+            raise
+        return False
+    return True
 
 
 def variants(functional: Any) -> tuple[list[Any], list[Any]]:

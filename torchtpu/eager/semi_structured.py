@@ -25,7 +25,7 @@ _library.impl(
 
 
 def _dense(values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
-    from torch.sparse import _semi_structured_conversions as conversions
+    from torchtpu.private.torch import semi_structured_conversions as conversions
 
     found: torch.Tensor = conversions.sparse_semi_structured_to_dense_cutlass(values, metadata)
     return found
@@ -34,7 +34,8 @@ def _dense(values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
 def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """left @ right in a dtype; integers are summed in int32, halves in float32."""
     if left.dtype == torch.int8:
-        return torch._int_mm(left, right.contiguous()).to(dtype or torch.int8)
+        product: torch.Tensor = torch.ops.aten._int_mm(left, right.contiguous())
+        return product.to(dtype or torch.int8)
     if dtype == torch.float32 and left.dtype.itemsize == 2:
         left, right = left.float(), right.float()
     return (left @ right).to(dtype or left.dtype)
@@ -43,7 +44,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype | None)
 @composed("aten::_to_sparse_semi_structured")
 def to_sparse_semi_structured(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The two of each four that are kept, and where they stood."""
-    from torch.sparse import _semi_structured_conversions as conversions
+    from torchtpu.private.torch import semi_structured_conversions as conversions
 
     values, metadata = conversions.sparse_semi_structured_from_dense_cutlass(dense)
     return values, metadata

@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from torchtpu.eager import view_ops
 from torchtpu.eager.schema import overload, variants
 from torchtpu.errors import UnsupportedOpError
+from torchtpu.private import torch as private
+from torchtpu.private.torch import pytree
 
 KERNELS: dict[str, Callable[..., Any]] = {}  # of dispatch key SparsePrivateUse1
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
-_KEYS = torch._C.DispatchKey
+_KEYS = private.DispatchKey
 
 # Elementwise functions that map 0 to 0; torch applies them to the values.
 UNARY = """
@@ -57,11 +58,11 @@ def kernel(
     return enter
 
 
-def borrow(table: dict[str, Callable[..., Any]], key: torch._C.DispatchKey, names: str) -> None:
+def borrow(table: dict[str, Callable[..., Any]], key: private.DispatchKey, names: str) -> None:
     """Enter torch's kernels of a CPU layout that call ops and touch no element themselves."""
-    known = set(torch._C._dispatch_get_all_op_names())
+    known = set(private.all_op_names())
     for name in (f"aten::{n}" for n in names.split()):
-        if name in known and torch._C._dispatch_has_kernel_for_dispatch_key(name, key.name):
+        if name in known and private.has_kernel(name, key.name):
             table.setdefault(name, _borrowed(overload(name), key))
 
 
@@ -71,7 +72,7 @@ def elementwise(names: str) -> str:
     return " ".join(name + form for name in names.split() for form in forms)
 
 
-def _borrowed(op: Any, key: torch._C.DispatchKey) -> Callable[..., Any]:
+def _borrowed(op: Any, key: private.DispatchKey) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return op._op_dk(key, *args, **kwargs)
 
@@ -84,7 +85,7 @@ def unsupported(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from torchtpu.eager import blame, fallback
     from torchtpu.eager.dispatch import full_name
 
-    name, has = full_name(op), torch._C._dispatch_has_kernel_for_dispatch_key
+    name, has = full_name(op), private.has_kernel
     layout = _layout_key(args, kwargs)
     if not has(name, f"{layout}CPU"):
         raise NotImplementedError(
@@ -105,7 +106,7 @@ def unsupported(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _layout_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The functionality key that a call went to: of nested tensors, else of sparse ones."""
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if any(t.is_nested for t in tensors):
         return "NestedTensor"
     if any(t.layout not in (torch.strided, torch.sparse_coo) for t in tensors):

@@ -22,6 +22,7 @@ from torchtpu.eager.sparse import (
     with_variants,
     write,
 )
+from torchtpu.private import torch as private
 
 KERNELS: dict[str, Callable[..., Any]] = {}  # of dispatch key SparseCsrPrivateUse1
 _BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})
@@ -65,7 +66,9 @@ def places(self: torch.Tensor) -> torch.Tensor:
     """The coordinates of the entries in the order in which they are stored: [dims, nnz]."""
     starts, plain = parts(self)
     rows_first = self.layout in _BY_ROW
-    return torch._convert_indices_from_csr_to_coo(starts, plain, transpose=not rows_first)
+    convert = torch.ops.aten._convert_indices_from_csr_to_coo
+    found: torch.Tensor = convert(starts, plain, transpose=not rows_first)
+    return found
 
 
 def _coordinates(value: Any) -> Any:
@@ -115,7 +118,7 @@ def _to_elements(layout: torch.layout) -> Callable[..., torch.Tensor]:
         lines, plain = (row, column) if layout in _BY_ROW else (column, row)
         count, width = self.shape[:2] if layout in _BY_ROW else self.shape[:2][::-1]
         order = (lines * max(width, 1) + plain).argsort()
-        starts = torch._convert_indices_from_coo_to_csr(lines, count)
+        starts = torch.ops.aten._convert_indices_from_coo_to_csr(lines, count)
         return make(starts, plain[order], values[order], self.shape, layout)
 
     return to_elements
@@ -165,7 +168,7 @@ def _blocked(self: torch.Tensor, layout: torch.layout, blocksize: Sequence[int])
     count = found.shape[0]
     blocks = sums(values, inside, count * height * width).reshape(count, height, width)
     lines, plain = unflat(found, grid).unbind(0)
-    starts = torch._convert_indices_from_coo_to_csr(lines, grid[0])
+    starts = torch.ops.aten._convert_indices_from_coo_to_csr(lines, grid[0])
     return make(starts, plain, blocks, self.shape, layout)
 
 
@@ -266,7 +269,7 @@ def _reduced(
         else total.index_reduce(0, group, values, reduce)
     )
     row, column = unflat(found, size).unbind(0)
-    starts = torch._convert_indices_from_coo_to_csr(row, size[0])
+    starts = torch.ops.aten._convert_indices_from_coo_to_csr(row, size[0])
     return make(starts, column, total, size, torch.sparse_csr)
 
 
@@ -365,4 +368,4 @@ def triangular_solve(
     return write(X, solved, "out"), M
 
 
-borrow(KERNELS, torch._C.DispatchKey.SparseCsrCPU, _COMPOSED + elementwise(UNARY))
+borrow(KERNELS, private.DispatchKey.SparseCsrCPU, _COMPOSED + elementwise(UNARY))

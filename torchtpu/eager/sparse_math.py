@@ -91,7 +91,7 @@ def mul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return make(sparse._indices(), values, sparse.shape, coalesced=sparse.is_coalesced())
     shape = torch.broadcast_shapes(sparse.shape, dense.shape)
     if tuple(sparse.shape) != tuple(shape):
-        sparse = torch._sparse_broadcast_to(sparse, shape)
+        sparse = torch.ops.aten._sparse_broadcast_to(sparse, shape)
     values = sparse._values().to(dtype) * _gathered(dense.expand(shape), sparse).to(dtype)
     return make(sparse._indices(), values, shape, coalesced=sparse.is_coalesced())
 
@@ -99,7 +99,9 @@ def mul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _mul_sparse(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if a.shape != b.shape:
         shape = torch.broadcast_shapes(a.shape, b.shape)
-        a, b = (t if t.shape == shape else torch._sparse_broadcast_to(t, shape) for t in (a, b))
+        a, b = (
+            t if t.shape == shape else torch.ops.aten._sparse_broadcast_to(t, shape) for t in (a, b)
+        )
     _aligned(a, b, "mul")
     a, b = a.coalesce(), b.coalesce()
     place, found = _lookup(b, a._indices())

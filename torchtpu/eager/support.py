@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from torchtpu.eager import dispatch, fallback
 from torchtpu.eager.schema import arguments, overload
+from torchtpu.private import torch as private
 
 _COMPOSITES = (
     "CompositeExplicitAutograd",
@@ -39,7 +38,7 @@ def support(name: str) -> Support:
     from torchtpu.lowerings import table
 
     dispatch.install()
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = private.has_kernel
     if name in KERNELS:
         return Support(overload=name, how="kernel")
     if name in table():
@@ -89,5 +88,5 @@ def by_hand() -> dict[str, str]:
 
 def overloads() -> list[str]:
     """Return all aten overloads of this torch, by name."""
-    names = torch._C._dispatch_get_all_op_names()
+    names = private.all_op_names()
     return sorted(n for n in names if n.startswith("aten::"))

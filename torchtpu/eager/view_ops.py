@@ -9,6 +9,7 @@ import torch
 
 from torchtpu import dtypes, tensor, views
 from torchtpu.errors import TpuError
+from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, Layout, buffer_of, physical_layout
 from torchtpu.tensor import alias, view_of
 
@@ -29,10 +30,10 @@ def kernel(name: str) -> Callable[[_Kernel], _Kernel]:
 
 
 _composite_as_strided_: Callable[..., torch.Tensor] = torch.ops.aten.as_strided_.default._op_dk
-_CPU = torch._C.DispatchKey.CPU  # its kernels of views touch no element, and check bounds
+_CPU = private.DispatchKey.CPU  # its kernels of views touch no element, and check bounds
 _cpus_as_strided: Callable[..., Any] = torch.ops.aten.as_strided.default._op_dk
 _cpus_view: Callable[..., Any] = torch.ops.aten.view.default._op_dk
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+_COMPOSITE = private.DispatchKey.CompositeExplicitAutogradNonFunctional
 
 
 @kernel("aten::as_strided_")
@@ -52,7 +53,7 @@ def view_dtype(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The same bytes as another dtype."""
     buffer_of(self.untyped_storage()).natural = None
     made: torch.Tensor = torch.ops.aten.view.dtype._op_dk(
-        torch._C.DispatchKey.CompositeExplicitAutograd, self, dtype
+        private.DispatchKey.CompositeExplicitAutograd, self, dtype
     )
     return made
 
@@ -193,7 +194,7 @@ def tensor_split(
     """Split at places, or in as many parts as, a tensor on the host or on the device says."""
     where = tensor_indices_or_sections.cpu()
     made: list[torch.Tensor] = torch.ops.aten.tensor_split.tensor_indices_or_sections._op_dk(
-        torch._C.DispatchKey.CompositeImplicitAutograd, self, where, dim
+        private.DispatchKey.CompositeImplicitAutograd, self, where, dim
     )
     return made
 
@@ -234,7 +235,7 @@ def _rebind(
 ) -> torch.Tensor:
     buffer_of(storage).natural = None
     made: torch.Tensor = _set_from_storage._op_dk(
-        torch._C.DispatchKey.CPU, self, storage, offset, list(shape), list(strides)
+        private.DispatchKey.CPU, self, storage, offset, list(shape), list(strides)
     )
     return made
 
@@ -264,7 +265,7 @@ def viewed(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _as_dtype(self: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """An alias of another dtype with the sizes, strides and offset that torch gives on meta."""
     other = torch.ops.aten.view.dtype._op_dk(
-        torch._C.DispatchKey.CompositeExplicitAutograd,
+        private.DispatchKey.CompositeExplicitAutograd,
         alias(self).as_strided((0,), (1,)),
         like.dtype,
     )

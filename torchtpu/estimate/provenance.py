@@ -10,6 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from torchtpu.eager import blame
 from torchtpu.perf_model.program import Provenance
+from torchtpu.private import torch as private
 
 
 class Tracker:
@@ -33,13 +34,13 @@ class Tracker:
 
     def place(self, op: str) -> Provenance:
         """Return the provenance of a launch of `op` that happens now."""
-        node: Any = torch._C._current_autograd_node()  # None outside backward
+        node: Any = private.current_autograd_node()  # None outside backward
         if node is not None:
             module, source = self._forward.get(node._sequence_nr(), ("", ""))
             return Provenance(op=op, module=module, source=source)
         module, source = self._stack[-1] if self._stack else "", blame.user_line()
         if torch.is_grad_enabled():
-            self._forward[torch._C._autograd._get_sequence_nr() - 1] = (module, source)
+            self._forward[private.sequence_nr() - 1] = (module, source)
         return Provenance(op=op, module=module, source=source)
 
     def _enter(self, module: torch.nn.Module, _inputs: Any) -> None:

@@ -84,7 +84,8 @@ def _bessel(name: str, order: int, *, second: bool) -> None:
         y = jnp.where(size < _FAR, near, _far(jnp.maximum(size, _FAR), order, second=second))
         if second:
             return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, y))
-        return jnp.where(jnp.signbit(x), -y, y) if order else y
+        odd = jnp.where(x == 0, x, jnp.where(x < 0, -y, y))  # the TPU has no sign bit of float64
+        return odd if order else y
 
     lowering(f"aten::special_bessel_{name}")(call)
 

@@ -9,6 +9,7 @@ import numpy as np
 from torchtpu.lowerings.registry import Array, lowering
 
 _NORMS = {"p": (0, 1, 2, np.inf)}
+_GRAD = {"grad_output": "grad"}  # since torch 2.14
 
 
 def _norm(difference: Array, p: Array | float) -> Array:
@@ -45,7 +46,7 @@ def cdist_forward(x1: Array, x2: Array, p: Array | float, compute_mode: int | No
     return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
-@lowering("aten::_cdist_backward", compute="output", constants=_NORMS)
+@lowering("aten::_cdist_backward", aliases=_GRAD, compute="output", constants=_NORMS)
 def cdist_backward(grad: Array, x1: Array, x2: Array, p: Array | float, cdist: Array) -> Array:
     """The gradient of x1 in the batch shape of both: autograd sums it to that of x1."""
     slope = _slope(x1[..., :, None, :] - x2[..., None, :, :], cdist, p)
@@ -59,7 +60,7 @@ def pdist_forward(self: Array, p: Array | float = 2) -> Array:
     return _norm(self[first] - self[second], p)
 
 
-@lowering("aten::_pdist_backward", compute="output", constants=_NORMS)
+@lowering("aten::_pdist_backward", aliases=_GRAD, compute="output", constants=_NORMS)
 def pdist_backward(grad: Array, self: Array, p: Array | float, pdist: Array) -> Array:
     """The gradient of pdist."""
     first, second = jnp.triu_indices(self.shape[0], 1)

@@ -94,7 +94,7 @@ def floor_division(a: Array, b: Array) -> Array:
     quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
     floor = jnp.floor(quotient)
     floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
-    floor = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(floor), a / b), floor)
+    floor = jnp.where(quotient == 0, a / b * 0, floor)  # the zero has a sign
     return jnp.where(b == 0, a / b, floor)
 
 

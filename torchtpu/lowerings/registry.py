@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -41,6 +41,7 @@ class CallTypes:
 class Lowering:
     """A row of the table.
 
+    aliases: names that arguments have in other releases of torch -> the parameters they are.
     compute: "output" casts tensor and number arguments to the first output's dtype, "inputs" to
         torch's promotion of the inputs (comparisons), "as_is" to nothing.
     opmath: compute in float32 where that dtype is bfloat16 or float16, as torch does.
@@ -59,6 +60,7 @@ class Lowering:
 
     name: str
     fn: Callable[..., Any]
+    aliases: Mapping[str, str] = field(default_factory=dict)
     compute: Compute = "as_is"
     opmath: bool = True
     static: frozenset[str] = frozenset()
@@ -80,7 +82,7 @@ class Lowering:
             kwargs = {n: a if n in self.keep else _cast(a, dtype) for n, a in kwargs.items()}
         if self.half:
             kwargs["half"] = types.compute if types.compute in _HALF else None
-        results = self.fn(*key, **{_PARAMETERS.get(n, n): a for n, a in kwargs.items()})
+        results = self.fn(*key, **{self._parameter(n): a for n, a in kwargs.items()})
         if types.outputs is None:
             return results
         if len(types.outputs) == 1 and not isinstance(results, (tuple, list)):
@@ -92,7 +94,7 @@ class Lowering:
         """Return int64[4]: whether an index is out of range, that index, its dim and its size."""
         assert self.bounds is not None, self.name
         found = jnp.zeros(4, jnp.int64)
-        named = {_PARAMETERS.get(n, n): a for n, a in kwargs.items()}
+        named = {self._parameter(n): a for n, a in kwargs.items()}
         for index, dim, size in self.bounds(**named):
             flat = index.reshape(-1).astype(jnp.int64)
             if flat.size:
@@ -100,6 +102,9 @@ class Lowering:
                 here = jnp.stack([jnp.any(bad), flat[jnp.argmax(bad)], dim, size])
                 found = jnp.where(found[0] != 0, found, here)
         return found
+
+    def _parameter(self, argument: str) -> str:
+        return self.aliases.get(argument) or _PARAMETERS.get(argument, argument)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -134,6 +139,7 @@ _TABLE: dict[str, Lowering] = {}
 
 def lowering(
     *names: str,
+    aliases: Mapping[str, str] | None = None,
     compute: Compute = "as_is",
     opmath: bool = True,
     static: Iterable[str] = (),
@@ -154,6 +160,7 @@ def lowering(
                 Lowering(
                     name=name,
                     fn=fn,
+                    aliases=aliases or {},
                     compute=compute,
                     opmath=opmath,
                     static=frozenset(static),

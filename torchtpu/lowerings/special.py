@@ -16,7 +16,7 @@ from torchtpu.lowerings.registry import Array, lowering
 def _digamma(x: Array) -> Array:
     """lax.digamma with torch's poles: an infinity at 0, NaN at negative integers."""
     pole = (x < 0) & (x == jnp.floor(x))
-    y = jnp.where(x == 0, jnp.copysign(jnp.full_like(x, jnp.inf), -x), lax.digamma(x))
+    y = jnp.where(x == 0, -1 / x, lax.digamma(x))
     return jnp.where(pole, jnp.nan, y)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -72,10 +72,22 @@ def arrays() -> Any:
     return SimpleNamespace(
         ShapedArray=core.ShapedArray,
         SingleDeviceSharding=sharding_impls.SingleDeviceSharding,
-        result_handler=xla_client.array_result_handler,
+        result_handler=_handler(xla_client.array_result_handler),
         put=xla.batched_device_put,
         wait=xla.batched_block_until_ready,
     )
+
+
+def _handler(make: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """What makes an array of a result; before jax 0.12 its checks have to be turned off."""
+
+    def handler(aval: Any, sharding: Any) -> Any:
+        try:
+            return make(aval, sharding, committed=True, _skip_checks=True)
+        except TypeError:
+            return make(aval, sharding, committed=True)
+
+    return handler
 
 
 @taken_from("jax")
@@ -115,6 +127,22 @@ def tpu_svd() -> tuple[Any, Any]:
     from jax._src.tpu.linalg import svd
 
     return jax.lax.linalg.svd_p, svd._svd_tpu_lowering_rule
+
+
+@taken_from("jax")
+def eig_primitive() -> Any:
+    """Return the primitive of eigenvalues of general matrices."""
+    from jax._src.lax import linalg
+
+    return linalg.eig_p
+
+
+@taken_from("jax")
+def lu() -> tuple[Any, Any, Any]:
+    """Return the primitive of LU factors, JAX's rule for platform tpu, and its form in JAX ops."""
+    from jax._src.lax import linalg
+
+    return linalg.lu_p, linalg._lu_tpu_lowering_rule, linalg._lu_python
 
 
 @taken_from("jax")

@@ -1,7 +1,5 @@
 """Names of torch, each found when it is first asked for: some of their modules load for long."""
 
-# ruff: noqa: F401 - the imports below are what type checkers see of the names
-
 from __future__ import annotations
 
 from importlib import import_module
@@ -9,31 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 from torchtpu.private.versions import names_of
 
-if TYPE_CHECKING:
-    from torch import _tensor_str as tensor_str
-    from torch._C import (
-        DispatchKey,
-        DispatchKeySet,
-        Generator,
+if TYPE_CHECKING:  # what type checkers see of the names
+    from torch._C import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
+    from torch._C import DispatchKey as DispatchKey
+    from torch._C import DispatchKeySet as DispatchKeySet
+    from torch._C import Generator as Generator
+    from torch._C._acc import DeviceGuard as DeviceGuard
+    from torch._C._acc import PrivateUse1Hooks as PrivateUse1Hooks
+    from torch._C._autograd import DeviceType as DeviceType
+    from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
+    from torch._dynamo import trace_rules as trace_rules
+    from torch._dynamo.backends.common import aot_autograd as aot_autograd
+    from torch._functorch._aot_autograd.autograd_cache import (
+        BypassAOTAutogradCache as BypassAOTAutogradCache,
     )
-    from torch._dispatch.python import enable_python_dispatcher
-    from torch._dynamo import trace_rules
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch import config as functorch_config
-    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._guards import TracingContext, detect_fake_mode
-    from torch._inductor import codecache
-    from torch._inductor.output_code import OutputCode
-    from torch._ops import OpOverload
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx._graph_pickler import GraphPickler
-    from torch.fx._graph_pickler import Options as GraphPicklerOptions
-    from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
-    from torch.utils._sympy import functions as sympy_functions
-    from torch.utils._sympy.numbers import int_oo
+    from torch._functorch._aot_autograd.schemas import (
+        SerializableAOTDispatchCompiler as SerializableAOTDispatchCompiler,
+    )
+    from torch._functorch.partitioners import (
+        min_cut_rematerialization_partition as min_cut_rematerialization_partition,
+    )
+    from torch._guards import TracingContext as TracingContext
+    from torch._guards import detect_fake_mode as detect_fake_mode
+    from torch._inductor import codecache as codecache
+    from torch._inductor.output_code import OutputCode as OutputCode
+    from torch._ops import OpOverload as OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler as GraphPickler
+    from torch.utils import _pytree
+
+    pytree = _pytree
+    from torch.utils._sympy.numbers import int_oo as int_oo
+
+    def current_graph_task_id() -> int: ...
+    def has_kernel(name: str, key: str) -> bool: ...
+    def privateuse1_name() -> str: ...
+
 
 _NAMES = {
     "BypassAOTAutogradCache": "torch._functorch._aot_autograd.autograd_cache",
@@ -88,6 +97,7 @@ def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"[torchtpu.private.torch] no name {name!r}")
     module, colon, theirs = _NAMES[name].partition(":")
+    import_module("torch")  # one that cannot be imported at all lacks no name
     with names_of("torch"):
         found = _module(module)
         if theirs or not colon:

@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 # First and last release that the tests ran with; every release between them is expected to work.
 KNOWN = {
-    "torch": ("2.13", "2.13"),
-    "jax": ("0.10.0", "0.10.2"),
-    "jaxlib": ("0.10.0", "0.10.2"),
+    "torch": ("2.13", "2.14"),
+    "jax": ("0.10", "0.12"),
+    "jaxlib": ("0.10", "0.12"),
 }
 
 
@@ -30,6 +30,12 @@ def is_known(package: str, version: str) -> bool:
     first, last = map(Version, KNOWN[package])
     release = Version(version).release
     return first.release <= release and release[: len(last.release)] <= last.release
+
+
+def is_later(package: str) -> bool:
+    """Tell whether the installed release is later than the first that the tests ran with."""
+    first = Version(KNOWN[package][0]).release
+    return Version(metadata.version(package)).release[: len(first)] > first
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from torchtpu.cli.checks import versions
 from torchtpu.cli.checks.row import Row, Status
+from torchtpu.private.versions import KNOWN
 
 Install = Callable[..., None]
 
@@ -48,10 +49,18 @@ def test_too_old_a_torch(install: Install) -> None:
     assert row.advice == "pip install 'torch>=2.13'"
 
 
-@pytest.mark.parametrize("version", ["2.13.0+cu130", "2.14.0.dev20261101", "3.0"])
+@pytest.mark.parametrize("version", ["2.13.0+cu130", "2.14.0.dev20261101"])
 def test_later_and_local_versions_of_torch_are_in_range(install: Install, version: str) -> None:
     install("torch", version)
     assert found("torch").status is Status.OK
+
+
+def test_a_torch_that_nobody_has_tested(install: Install) -> None:
+    install("torch", "9.0")
+    row = found("torch")
+    assert row.status is Status.WARN
+    assert row.finding == "9.0: torchtpu is tested with {} to {}".format(*KNOWN["torch"])
+    assert row.advice == f"pip install 'torch=={KNOWN['torch'][1]}.*'"
 
 
 def test_a_jaxlib_that_jax_does_not_allow(install: Install) -> None:

@@ -77,9 +77,9 @@ def _owner(limit_s: float) -> Row:
 
 
 def _about() -> dict[str, Any]:
-    import torch
+    from torchtpu.private import torch as private
 
-    owner = torch._C._get_privateuse1_backend_name()
+    owner = private.privateuse1_name()
     from torchtpu import register
     from torchtpu.errors import TpuError
 

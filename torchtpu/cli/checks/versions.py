@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from torchtpu.cli.checks.row import Row, fail, note, ok, warn
+from torchtpu.private.versions import KNOWN, is_known
 
 _PACKAGES = ("torch", "jax", "jaxlib", "numpy", "scipy", "ml_dtypes")
 _OWNERS = ("torchtpu", "jax", "jaxlib")  # whose requirements count
@@ -96,6 +97,10 @@ def _package(name: str) -> Row:
     unmet = [n for n in needs if not n.met_by(version)]
     if unmet:
         return fail(name, f"{version}, but {' and '.join(map(str, unmet))}", install)
+    if name in KNOWN and not is_known(name, version):
+        first, last = KNOWN[name]
+        tested = f"{version}: torchtpu is tested with {first} to {last}"
+        return warn(name, tested, f"pip install '{name}=={last}.*'")
     return ok(name, f"{version} ({'; '.join(map(str, needs))})")
 
 

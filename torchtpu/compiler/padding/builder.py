@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
 
 from torchtpu.compiler.padding.layout import (
     ONE,
@@ -32,6 +30,7 @@ from torchtpu.compiler.padding.layout import (
     static_dim,
 )
 from torchtpu.compiler.padding.sizes import SizeWriter
+from torchtpu.private.torch import FakeTensorMode, pytree
 
 aten = torch.ops.aten
 Equal = Callable[[Expr, Expr], bool]

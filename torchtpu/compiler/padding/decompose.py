@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from torchtpu.compiler.padding import attention
 from torchtpu.compiler.padding.layout import Unpaddable
 from torchtpu.compiler.padding.table import op_name
+from torchtpu.private.torch import (
+    decomposition_table,
+    detect_fake_mode,
+    enable_python_dispatcher,
+    pytree,
+)
 
 Tensor = Any  # torch.Tensor, of symbolic sizes: most calls on one return Any
 _OURS: dict[str, Callable[..., Any]] = dict(attention.DECOMPOSITIONS)

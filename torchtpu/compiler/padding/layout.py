@@ -10,9 +10,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min
 
 from torchtpu.errors import TpuError
+from torchtpu.private.torch import sympy_functions
 
 Expr = Any  # sympy.Expr: a size in terms of the symbols; sympy carries no types
 Symbol = Any  # sympy.Symbol: a size that varies
@@ -60,9 +60,9 @@ def _divided(expression: Expr) -> Expr:
     def quotient(a: Expr, b: Expr) -> Expr:
         whole = sympy.cancel(a / b)
         exact = whole.is_polynomial() and all(c.is_Integer for c in sympy.Poly(whole).coeffs())
-        return whole if exact else FloorDiv(a, b)
+        return whole if exact else sympy_functions.FloorDiv(a, b)
 
-    return expression.replace(FloorDiv, quotient)
+    return expression.replace(sympy_functions.FloorDiv, quotient)
 
 
 def product_of(factors: Iterable[Expr]) -> Expr:
@@ -173,9 +173,9 @@ def _grows(e: Expr) -> bool:
         return True
     if isinstance(e, sympy.Add):
         return all(term.is_number or _grows(term) for term in e.args)
-    if isinstance(e, (FloorDiv, CleanDiv)):
+    if isinstance(e, (sympy_functions.FloorDiv, sympy_functions.CleanDiv)):
         return bool(e.args[1].is_Integer and e.args[1] > 0) and _grows(e.args[0])
-    if isinstance(e, (Max, Min, sympy.Max, sympy.Min)):
+    if isinstance(e, (sympy_functions.Max, sympy_functions.Min, sympy.Max, sympy.Min)):
         return all(term.is_Integer or _grows(term) for term in e.args)
     if isinstance(e, sympy.Pow):
         return bool(e.exp.is_Integer and e.exp > 0) and _grows(e.base)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchtpu.compiler.padding.builder import Builder, Value
 from torchtpu.compiler.padding.layout import (
@@ -27,6 +26,7 @@ from torchtpu.compiler.padding.table import (
     static_value,
     true_shape,
 )
+from torchtpu.private.torch import pytree
 
 aten = torch.ops.aten
 

@@ -12,7 +12,6 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.fx.node import map_arg
-from torch.utils import _pytree as pytree
 
 from torchtpu.compiler.buckets import sizes_in
 from torchtpu.compiler.padding.builder import Builder, Equal, Value
@@ -41,6 +40,8 @@ from torchtpu.compiler.padding.table import (
     static_value,
     true_shape,
 )
+from torchtpu.private import torch as private
+from torchtpu.private.torch import pytree
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CHECKS = {
@@ -195,7 +196,7 @@ class _Pass:
         true = node.meta.get("val")
         if _is_static((args, kwargs), true):
             return _unchanged(self.builder, node, args, kwargs)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, private.OpOverload):
             raise Unpaddable("not an aten op")
         if node.target._schema.is_mutable and node.target is not torch.ops.aten.copy_.default:
             raise Unpaddable("writes one of its inputs")
@@ -225,7 +226,7 @@ def _by_rule(b: Builder, call: Call) -> Any:
         raise Unpaddable(f"at bucket size: {error}") from error
 
 
-def _bound(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
+def _bound(target: private.OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Return the arguments by name, defaults included."""
     arguments = target._schema.arguments
     bound = {a.name: a.default_value for a in arguments}

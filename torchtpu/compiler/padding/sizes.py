@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 from torch.fx import Node
-from torch.utils._sympy import functions
 
 from torchtpu.compiler.padding.layout import Expr, Unpaddable
+from torchtpu.private.torch import sympy_functions as functions
 
 aten = torch.ops.aten
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from torchtpu.compiler.padding.builder import Builder, Value
 from torchtpu.compiler.padding.layout import (
@@ -21,6 +20,7 @@ from torchtpu.compiler.padding.layout import (
     static_dim,
 )
 from torchtpu.errors import LoweringError
+from torchtpu.private.torch import pytree
 
 Rule = Callable[["Builder", "Call"], Any]
 RULES: dict[str, Rule] = {}
