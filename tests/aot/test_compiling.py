@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,25 @@ def test_a_step_sharded_over_two_axes() -> None:
     assert report.devices == 4
     assert report.collectives["all-reduce"] > 0
     assert report.argument_bytes < 0.6 * alone.argument_bytes
+
+
+@needs_libtpu
+def test_weights_that_this_machine_need_not_hold() -> None:
+    code = (
+        "import resource, torch, torchtpu\n"
+        "layer = torch.nn.Linear(60_000, 60_000, device='tpu', dtype=torch.bfloat16)\n"
+        "x = torch.zeros(8, 60_000, device='tpu', dtype=torch.bfloat16)\n"
+        "report = torchtpu.aot_compile(layer, (x,))\n"
+        "print(report.argument_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    abstract = {"TORCHTPU_TARGET": "sim:v6e", "TORCHTPU_SIM_NUMERICS": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | abstract, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    on_device, here = map(int, done.stdout.split())
+    assert on_device > 2 * 60_000**2
+    assert here < on_device / 4
 
 
 @needs_libtpu

@@ -45,16 +45,17 @@ def aot_compile(
     shardings: by a regular expression of input names ("args.0", "layers.0.weight",
     "layers.0.weight.exp_avg"), the axis that each dim is split over; what matches none is on every
     device. path: a file for the executable. Returns what the compiler says of memory, costs and
-    collectives; raises TpuError where it refuses the program, TargetError without libtpu.
+    collectives; raises TpuError for what cannot be one program or be split so, and TargetError
+    without libtpu or where it refuses the program.
     """
     own = splits.sharding(mesh, shardings)
-    for root in (*modules, *([fn] if isinstance(fn, torch.nn.Module) else [])):
+    roots = (*modules, fn) if isinstance(fn, torch.nn.Module) else tuple(modules)
+    for root in roots:
         for name, tensor in (*root.named_parameters(), *root.named_buffers()):
             if tensor.device.type != "tpu":
                 raise TpuError(
                     f"[aot_compile] {name} is on {tensor.device}, expected tpu: .to('tpu')"
                 )
-    roots = (*modules, fn) if isinstance(fn, torch.nn.Module) else tuple(modules)
     try:
         with WholeStep(fn, roots, optimizers).traced(*args) as traced:
             names = _names(traced.inputs, args, roots, optimizers)
