@@ -132,7 +132,10 @@ def view_of(tensor: torch.Tensor) -> views.View:
 
 def place_of(buffer: Buffer, tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return what a program depends on of a tensor that may be any part of its buffer."""
-    return buffer.layout, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+    return (
+        *(buffer.layout, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype),
+        *(tensor.is_conj(), tensor.is_neg()),
+    )
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from torchtpu import executor
 
@@ -238,3 +239,43 @@ def test_checkpoint_and_control_flow() -> None:
     torch.testing.assert_close(gradient(x), x.detach().cpu().cos())
     chosen = compiled(lambda t: torch.cond(t.sum() > 100, torch.sin, torch.cos, (t,)))(x.detach())
     torch.testing.assert_close(chosen.cpu(), x.detach().cpu().cos())
+
+
+LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a result": lambda z: (z * 2).conj(),
+    "a value and its conjugate": lambda z: (lambda y: (y, y.conj(), y.T.conj()))(z * 2),
+    "an input": lambda z: (z, z.conj(), z.T, z * 2),
+}
+
+
+@pytest.mark.parametrize("of", ["plain", "conjugate", "negative"])
+@pytest.mark.parametrize("name", LAZY)
+def test_what_stands_for_a_conjugate_or_a_negative(name: str, of: str) -> None:
+    z = torch.randn(3, 4, dtype=torch.complex64, device="tpu")
+    given = {"plain": z, "conjugate": z.conj(), "negative": z.conj().imag}[of]
+    expected = pytree.tree_leaves(LAZY[name](given))
+    found = pytree.tree_leaves(torch.compile(LAZY[name], backend="tpu")(given))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.is_conj(), ours.is_neg()) == (theirs.is_conj(), theirs.is_neg())
+        torch.testing.assert_close(ours.cpu(), theirs.cpu())
+
+
+def test_one_graph_tells_a_tensor_from_its_conjugate() -> None:
+    double = torch.compile(lambda z: z * 2, backend="tpu")
+    z = torch.randn(3, dtype=torch.complex64, device="tpu")
+    for given in (z, z.conj(), z):
+        torch.testing.assert_close(double(given).cpu(), given.cpu() * 2)
+
+
+def test_ops_whose_parts_are_made_in_place() -> None:
+    x = torch.rand(5, 6)
+    ops: list[Callable[[torch.Tensor], Any]] = [
+        lambda t: torch.quantile(t, 0.5, dim=1),
+        lambda t: torch.stft(t[0], 4, window=torch.ones_like(t[0, :4]), return_complex=True).abs(),
+        lambda t: torch.native_group_norm(t.reshape(5, 2, 3), None, None, 5, 2, 3, 2, 1e-5)[0],
+        lambda t: torch.tensor_split(t, torch.tensor([1, 3]))[1],
+    ]
+    for op in ops:
+        torch._dynamo.reset()
+        found = torch.compile(op, backend="tpu")(x.to("tpu"))
+        torch.testing.assert_close(found.cpu(), op(x))

@@ -241,3 +241,11 @@ def test_a_step_between_forward_and_backward_is_an_error_and_not_a_wrong_gradien
         trainer.step(x, y)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+def test_arguments_and_views_of_them_are_returned() -> None:
+    step = WholeStep(lambda z: (z, z[0].conj(), z.T))
+    z = torch.randn(3, 4, dtype=torch.complex64, device="tpu")
+    for given in (z, z.conj(), z):
+        for ours, theirs in zip(step(given), (given, given[0].conj(), given.T), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs.cpu())

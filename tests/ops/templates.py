@@ -170,7 +170,7 @@ _EXACT = """
     torch.addcmul({x}, {y}, {y})
     {x}.nan_to_num()
     torch.add({x}, {y}, out=torch.empty(0, device=device))
-    torch.mul({x}, {y}, out=torch.empty({S}, dtype={x}.dtype, device=device))
+    torch.mul({x}, {y}, out=torch.zeros({S}, dtype={x}.dtype, device=device))
 """
 _ROUNDS = """
     {x} / {y}

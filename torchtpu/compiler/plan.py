@@ -18,6 +18,8 @@ from torchtpu.program import Node, Program, Ref
 from torchtpu.storage import Buffer, Layout, buffer_of, launch_lock, mark_lost
 from torchtpu.tensor import TensorFactory, factory
 
+Lazy = tuple[bool, bool]  # stands for the conjugate, for the negative
+
 
 class Plan(NamedTuple):
     """The program that a function is for one kind of inputs, and the way in and out of it."""
@@ -74,6 +76,7 @@ class _New(NamedTuple):
 
     position: int
     like: torch.Tensor | None
+    lazy: Lazy = (False, False)
 
 
 class _Same(NamedTuple):
@@ -81,6 +84,7 @@ class _Same(NamedTuple):
 
     number: int
     like: torch.Tensor | None
+    lazy: Lazy = (False, False)
 
 
 class _Fixed(NamedTuple):
@@ -93,7 +97,17 @@ def _result(result: Any, tensors: Sequence[torch.Tensor], kept: dict[int, torch.
     if type(result) is _Fixed:
         return result.value
     base = tensors[result.position] if type(result) is _New else kept[result.number]
-    return base if result.like is None else viewed(base, result.like)
+    return _marked(base if result.like is None else viewed(base, result.like), result.lazy)
+
+
+def _marked(tensor: torch.Tensor, lazy: Lazy) -> torch.Tensor:
+    """The tensor, or what stands for its conjugate, its negative, or both."""
+    tensor = torch.conj(tensor) if lazy[0] else tensor
+    return torch.ops.aten._neg_view.default(tensor) if lazy[1] else tensor
+
+
+def _lazy(tensor: torch.Tensor) -> Lazy:
+    return tensor.is_conj(), tensor.is_neg()
 
 
 def make(name: str, fn: Callable[..., Any], inputs: Sequence[Any], buffers: Sequence[Any]) -> Plan:
@@ -187,7 +201,7 @@ def finish(
 def _stand_in(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     made = _whole(tensor, buffer.layout)
     found = made(buffer) if made else viewed(_base(buffer.layout)(buffer), meta_view(tensor))
-    return found.requires_grad_(tensor.requires_grad)
+    return _marked(found, _lazy(tensor)).requires_grad_(tensor.requires_grad)
 
 
 def _whole(tensor: torch.Tensor, layout: Layout) -> TensorFactory | None:
@@ -222,17 +236,19 @@ class _Results:
         buffer = buffer_of(value.untyped_storage())
         number_of = self._inputs.number(buffer)
         if number_of is not None:
-            return _Same(number_of, meta_view(value))
+            here, there = _lazy(value), _lazy(self._inputs.values[number_of])
+            changed = here[0] != there[0], here[1] != there[1]
+            return _Same(number_of, meta_view(value), changed)
         if type(buffer.array) is not Captured:
             return _Fixed(value)
         position = self._positions.get(id(buffer))
         if position is not None:
-            return _New(position, meta_view(value))
+            return _New(position, meta_view(value), _lazy(value))
         position = self._positions[id(buffer)] = len(self.wires)
         self.wires.append(settled(self._capture, buffer))
         whole = _whole(value, buffer.layout)
         self.factories.append(whole or _base(buffer.layout))
-        return _New(position, None if whole else meta_view(value))
+        return _New(position, None if whole else meta_view(value), _lazy(value))
 
 
 def settled(capture: Capture, buffer: Buffer) -> int:

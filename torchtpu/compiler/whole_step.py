@@ -86,7 +86,7 @@ class WholeStep:
                 warnings.warn(f"[torchtpu] the step runs op by op: {error}", stacklevel=2)
                 self._op_by_op = True
                 return self._fn(*args)
-        results = step.plan.run([], [*buffers, *step.state])
+        results = step.plan.run(leaves if step.plan.kept else [], [*buffers, *step.state])
         torch.autograd.graph.increment_version(self._tensors)
         return _unflattened(results, step.results)
 

@@ -44,7 +44,9 @@ def _set_strided(
     storage_offset: int | torch.SymInt | None = None,
 ) -> torch.Tensor:
     """Give a tensor other sizes and strides in place: the way in which every view is made."""
-    buffer_of(self.untyped_storage()).natural = None
+    buffer = getattr(self.untyped_storage(), "_tpu_buffer", None)
+    if buffer is not None:  # else a stand-in of torch.compile, which has no memory
+        buffer.natural = None
     return _composite_as_strided_(_COMPOSITE, self, size, stride, storage_offset)
 
 
@@ -193,6 +195,10 @@ def tensor_split(
 ) -> list[torch.Tensor]:
     """Split at places, or in as many parts as, a tensor on the host or on the device says."""
     where = tensor_indices_or_sections.cpu()
+    if isinstance(where, private.FakeTensor):  # torch.compile then breaks its graph
+        raise private.DataDependentOutputException(
+            torch.ops.aten.tensor_split.tensor_indices_or_sections
+        )
     made: list[torch.Tensor] = torch.ops.aten.tensor_split.tensor_indices_or_sections._op_dk(
         private.DispatchKey.CompositeImplicitAutograd, self, where, dim
     )

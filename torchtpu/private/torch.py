@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what type checkers see of the names
 
 _NAMES = {
     "BypassAOTAutogradCache": "torch._functorch._aot_autograd.autograd_cache",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor",
     "DeviceGuard": "torch._C._acc",
     "DeviceType": "torch._C._autograd",
     "DisableTorchDispatch": "torch._C:_DisableTorchDispatch",
@@ -53,6 +54,7 @@ _NAMES = {
     "DispatchKey": "torch._C",
     "DispatchKeySet": "torch._C",
     "ExcludeDispatchKeyGuard": "torch._C:_ExcludeDispatchKeyGuard",
+    "FakeTensor": "torch._subclasses.fake_tensor",
     "FakeTensorMode": "torch._subclasses.fake_tensor",
     "Generator": "torch._C",
     "GraphPickler": "torch.fx._graph_pickler",
