@@ -61,9 +61,13 @@ def ask(module: str, *arguments: str, limit_s: float) -> Answer:
 
 
 def _paths() -> list[str]:
-    """Where this process finds modules, however it came to know of it; not where it works."""
-    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
-    return [p for p in dict.fromkeys(paths) if p and os.path.abspath(p) != os.getcwd()]
+    """Where this process finds modules, however it came to know of it; not where it works.
+
+    What belongs to the interpreter the other process knows; it would look there twice.
+    """
+    paths = dict.fromkeys([*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path])
+    own = tuple(f"{prefix}{os.sep}" for prefix in (sys.prefix, sys.base_prefix))
+    return [p for p in paths if p and os.path.abspath(p) != os.getcwd() and not p.startswith(own)]
 
 
 @contextmanager
