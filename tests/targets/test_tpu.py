@@ -99,6 +99,15 @@ def test_keeps_the_contract() -> None:
 
 
 @needs_plugin
+def test_the_first_tests_pass_on_it() -> None:
+    """But for the one of another target, whose process hears JAX speak of the plugin."""
+    files = ("tests/test_tiny.py", "tests/test_autograd.py", "tests/test_views.py")
+    done = _python("-m", "pytest", "-q", "-k", "not simulated", *files, library=_library())
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout.splitlines()[-1].split()[0]) >= 20, done.stdout
+
+
+@needs_plugin
 def test_trains_in_every_mode_as_target_cpu_does_and_starts_warm(tmp_path: Path) -> None:
     variables = {
         "TORCHTPU_CACHE_DIR": str(tmp_path),
