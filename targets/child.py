@@ -70,6 +70,11 @@ def _paths() -> list[str]:
     return [p for p in paths if p and os.path.abspath(p) != os.getcwd() and not p.startswith(own)]
 
 
+def first_line(error: Exception) -> str:
+    """Return what an error says in a line: the last word of a process that cannot answer."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 @contextmanager
 def _ended_at_exit(process: subprocess.Popen[str]) -> Iterator[None]:
     """End a process with this one, which the user may interrupt."""

@@ -144,7 +144,7 @@ def main(topology: str, mesh: str, module: str, executable: str = "") -> None:
             private.parse_module(Path(module).read_bytes()), [int(n) for n in mesh.split(",")]
         )
     except Exception as error:
-        sys.exit((str(error).splitlines() or [type(error).__name__])[0])
+        sys.exit(child.first_line(error))
     if executable:
         Path(executable).write_bytes(made)
     sys.stdout.write(json.dumps(asdict(report)) + "\n")

@@ -50,7 +50,7 @@ def client(library: str, *, timeout_s: float, apart: bool) -> Any:
     if not made:
         raise TargetError(_late(library, timeout_s))
     if isinstance(made[0], Exception):
-        raise TargetError(f"{library} did not start: {_first_line(made[0])}") from made[0]
+        raise TargetError(f"{library} did not start: {child.first_line(made[0])}") from made[0]
     return made[0]
 
 
@@ -74,14 +74,10 @@ def _late(library: str, timeout_s: float) -> str:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 if __name__ == "__main__":
     logging.disable()  # JAX says of every plugin that it is experimental
     try:
         _start()
     except Exception as problem:
-        sys.exit(_first_line(problem))
+        sys.exit(child.first_line(problem))
     sys.stdout.write("true\n")

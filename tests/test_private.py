@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import torchtpu
+from tests import sources
 from torchtpu.private import jax as jax_names
 from torchtpu.private import torch as torch_names
 from torchtpu.private import versions
 
-_PACKAGE = Path(torchtpu.__file__).parent
 _OTHERS = ("torch", "jax", "jaxlib")
 _PATCHED = {
     "torchtpu/backward_errors.py": "torch.autograd.graph._engine_run_backward is replaced",
@@ -40,14 +38,12 @@ def _private(source: str) -> Iterator[str]:
 
 
 def test_they_are_taken_in_one_folder() -> None:
-    found = {}
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        name = f"torchtpu/{file.relative_to(_PACKAGE)}"
-        if not name.startswith("torchtpu/private/") and name not in _PATCHED:
-            taken = sorted(set(_private(file.read_text())))
-            if taken:
-                found[name] = taken
-    assert found == {}
+    taken = sources.found(
+        lambda source: sorted(set(_private(source))),
+        folders=("torchtpu/private/",),
+        files=_PATCHED,
+    )
+    assert taken == {}
 
 
 @pytest.mark.parametrize(

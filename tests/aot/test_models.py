@@ -1,12 +1,10 @@
 """Training steps of the model families and examples in the TPU compiler, alone and over 2x2.
 
-One of them a day on one chip; TORCHTPU_TEST_ALL=1 takes all, on both.
+One of them a day on one chip; TORCHTPU_TESTALL=1 takes all, on both.
 """
 
 from __future__ import annotations
 
-import datetime
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +16,9 @@ from torch import Tensor, nn
 import torchtpu
 from examples.sentence_transformer import SentenceEncoder
 from examples.voice_activity import CONTEXT, FRAME, VoiceActivity
+from tests.daily import ALL, PART
 from tests.models import CASES
 
-_DAY = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal()))
-_ALL = bool(os.environ.get("TORCHTPU_TEST_ALL"))
 _BATCH = 8  # libtpu's stack overflows on a ResNet-18 step of 4 images for v6e
 Made = tuple[nn.Module, tuple[Tensor, ...], Callable[[Tensor], Tensor]]  # model, inputs, loss
 
@@ -49,8 +46,8 @@ MODELS: dict[str, Callable[[], Made]] = {
 }
 _NAMES = sorted(MODELS)
 _QUICK = [n for n in _NAMES if n != "resnet18"]  # which takes libtpu minutes
-_TODAY = _NAMES if _ALL else [_QUICK[_DAY % len(_QUICK)]]
-_TOPOLOGIES = ("v5e:2x2", "v6e:2x2") if _ALL else (("v5e:2x2", "v6e:2x2")[_DAY % 2],)
+_TODAY = _NAMES if ALL else [_QUICK[PART % len(_QUICK)]]
+_TOPOLOGIES = ("v5e:2x2", "v6e:2x2") if ALL else (("v5e:2x2", "v6e:2x2")[PART % 2],)
 
 
 def _shardings(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Any]:

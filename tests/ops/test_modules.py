@@ -7,7 +7,6 @@ few inputs per module by default; TORCHTPU_TEST_ALL=1 takes all of them.
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -18,11 +17,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.daily import ALL
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of optional packages that are absent
     from torch.testing._internal.common_modules import module_db
 
-ALL = os.environ.get("TORCHTPU_TEST_ALL") == "1"
 INPUTS = 2  # per module in the default run, and again in evaluation where that differs
 LARGE = frozenset({"nn.TransformerEncoder", "nn.TransformerDecoderLayer", "nn.Transformer"})
 TOLERANCE = 1e-4

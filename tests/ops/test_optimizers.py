@@ -7,7 +7,6 @@ state_dict carried over to a new optimizer half-way, and the learning rate as a 
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from tests.daily import ALL
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of optional packages that are absent
     from torch.testing._internal.common_optimizers import optim_db
 
-ALL = os.environ.get("TORCHTPU_TEST_ALL") == "1"
 SETS = 2  # of options per optimizer and implementation in the default run
 STEPS = 20
 TOLERANCE = 1e-4

@@ -6,17 +6,16 @@ A twentieth of the lists, by the day; `make sweep` takes all.
 from __future__ import annotations
 
 import datetime
-import os
 
 import pytest
 import torch
 
+from tests.daily import PART
 from tests.ops import overloads
 from torchtpu.cli import lowerings
 from torchtpu.eager import support
 
-_PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal())) % 20
-_TODAY = overloads.names("cuda")[_PART::20]
+_TODAY = overloads.names("cuda")[PART % 20 :: 20]
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 
 import pytest
 import torch
 
+from tests.daily import PART
 from tests.lowerings import opinfo
 from tests.ops.sweep import DTYPES, MODES, Result, deviations, sweep, twentieth, verdict
 
 _GROUP = 12  # OpInfos in one test
-_PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal()))
 _NAMES = opinfo.names()
-_TODAY = twentieth(_NAMES, _PART)
+_TODAY = twentieth(_NAMES, PART)
 
 
 def groups(names: Sequence[str]) -> list[list[str]]:

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.daily import PART
 from tests.lowerings import opinfo
 from tests.ops.worker import Worker
 from torchtpu.cli import lowerings
 
-_PART = int(os.environ.get("TORCHTPU_TEST_PART", datetime.date.today().toordinal()))
 _PARTS = 40
 _TOPOLOGY = "v6e:2x2"
 _ROWS = tomllib.loads(Path(__file__).with_name("exceptions.toml").read_text()).get("tpu", [])
@@ -31,7 +30,7 @@ def test_a_fortieth_compiles() -> None:
     worker = Worker(command, patience_s=200.0)
     refused = {}
     try:
-        for name in opinfo.names()[_PART % _PARTS :: _PARTS]:
+        for name in opinfo.names()[PART % _PARTS :: _PARTS]:
             found = json.loads(worker.ask(json.dumps([name, "float32"])))
             if found["refused"] and not _is_known(found["refused"][_TOPOLOGY]):
                 refused[name] = found["refused"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import torchtpu
+from tests import sources
 from torchtpu import targets
 
-_PACKAGE = Path(torchtpu.__file__).parent
 _PLATFORMS = {*targets.names(), "cuda", "gpu", "rocm", "METAL"}
 # "tpu" and "cpu" are devices of torch too: what a tensor is asked for, or made with.
 _OF_TORCH = {
@@ -60,14 +58,12 @@ def _is_torchs(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def test_no_file_outside_the_folder_names_a_target() -> None:
-    found = {}
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        name = f"torchtpu/{file.relative_to(_PACKAGE)}"
-        if not name.startswith(("torchtpu/targets/", "torchtpu/sim/")):
-            lines = [node.lineno for node in _names(file.read_text())]
-            if lines and name not in _OTHERWISE:
-                found[name] = lines
-    assert found == {}
+    named = sources.found(
+        lambda source: [node.lineno for node in _names(source)],
+        folders=("torchtpu/targets/", "torchtpu/sim/"),
+        files=_OTHERWISE,
+    )
+    assert named == {}
 
 
 @pytest.mark.parametrize(

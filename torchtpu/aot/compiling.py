@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -66,9 +65,8 @@ def aot_compile(
     module, _ = executor.lower(program, targets.PLATFORMS[0], executor.matmul_precision(), **placed)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.mlirbc"
-        bytecode = io.BytesIO()
-        module.operation.write_bytecode(bytecode)
-        file.write_bytes(bytecode.getvalue())
+        with file.open("wb") as out:
+            module.operation.write_bytecode(out)
         sizes = tuple(own.mesh.values()) or (1,)
         executable = None if path is None else Path(path).absolute()
         return targets.compile_for(file, topology, sizes, executable, limit_s)
