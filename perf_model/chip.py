@@ -11,7 +11,16 @@ from pathlib import Path
 from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
 
 FOLDER = Path(__file__).parent / "chips"
-_SECTIONS = ("structure", "peak_ops_per_s", "mxu", "mxu.time_factor", "vpu", "memory", "ici")
+_SECTIONS = (
+    "structure",
+    "peak_ops_per_s",
+    "mxu",
+    "mxu.time_factor",
+    "vpu",
+    "memory",
+    "ici",
+    "dcn",
+)
 _TOP = {"name": str, "description": str, "aliases": list, "year": int, "complete": bool}
 _MODEL_NEEDS = (
     "structure.tensorcores",
@@ -21,7 +30,7 @@ _MODEL_NEEDS = (
     "mxu.side",
     "mxu.flops_per_cycle",
     "mxu.clock_hz",
-    "mxu.efficiency",
+    "mxu.vector_rows",
     "mxu.time_factor.f32",
     "mxu.time_factor.f32_high",
     "mxu.time_factor.f32_highest",
@@ -31,6 +40,7 @@ _MODEL_NEEDS = (
     "vpu.eup_slots",
     "vpu.xlu_slots",
     "memory.vmem_bytes",
+    "memory.scoped_vmem_bytes",
     "memory.hbm_bytes",
     "memory.hbm_usable_bytes",
     "memory.hbm_bytes_per_s",
@@ -116,11 +126,6 @@ class Chip:
     def mxu_count(self) -> int:
         """Matrix units per device."""
         return int(self.value("mxu.count")) * self.cores_per_device
-
-    @functools.cached_property
-    def mxu_efficiency(self) -> float:
-        """Share of the peak that a large bfloat16 GEMM reaches."""
-        return self.value("mxu.efficiency")
 
     @functools.cached_property
     def flops_per_cycle(self) -> float:

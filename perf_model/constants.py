@@ -17,12 +17,9 @@ PATH = Path(__file__).parent / "constants.toml"
 class Constants:
     """Constants of the cost model; their meaning and source stand in constants.toml."""
 
-    hbm_efficiency: float
-    fixed_s: float
-    fill_bytes: float
     vector_efficiency: float
-    weight_load_rows: float
     index_cycles: float
+    attention_valu_ops: float
     launch_s: float
     host_dispatch_s: float
 

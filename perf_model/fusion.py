@@ -163,9 +163,9 @@ def _update_bytes(op: Op, graph: Graph) -> int:
     return sum(graph.types[v].size_bytes for v in op.operands[operands + 1 :])
 
 
-def fuse(graph: Graph) -> Schedule:
-    """The kernels of a graph; linear in the number of ops."""
-    grouping = Grouping(graph)
+def fuse(graph: Graph, *, recompute: bool = False) -> Schedule:
+    """The kernels of a graph; linear in the number of ops. recompute: as `Grouping` says."""
+    grouping = Grouping(graph, recompute=recompute)
     grouping.absorb()
     grouping.merge_into_first_consumer()
     grouping.merge_siblings()

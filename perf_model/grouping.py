@@ -20,6 +20,8 @@ from torchtpu.perf_model.program import Graph, Op
 
 _MAX_COPIES = 8  # kernels a cheap producer may be recomputed in
 _MAX_TINY_COPIES = 64
+_WIDER = 2.2  # bytes a matmul may read for one that it would read of a stored operand: f32 for bf16
+_MAX_ROOTS = 16  # values that one is followed back to
 _TINY_BYTES = 1024
 _RECOMPUTE_BYTES = 1.1  # operand / result bytes up to which recomputing adds no traffic
 _SMALL_PART = 16  # an expensive op this much smaller than its consumers may be recomputed
@@ -39,15 +41,21 @@ class Group:
 
 
 class Grouping:
-    """The state of the passes over one graph."""
+    """The state of the passes over one graph.
 
-    def __init__(self, graph: Graph) -> None:
+    recompute: what can be had from one stored value element by element is not stored beside it,
+    however dear it is, unless a matmul would compute it for every tile; the TPU compiler does so.
+    """
+
+    def __init__(self, graph: Graph, *, recompute: bool = False) -> None:
         self.graph = graph
+        self.recompute = recompute
         self.rules: list[Rule] = [rule_for(op) for op in graph.ops]
         self.sizes = [t.elements for t in graph.types]
         self.producer = [-1] * len(graph.types)
         self.source = list(range(len(graph.types)))
         self._resolve_aliases()
+        self.root_bytes = self._root_bytes() if recompute else []
         self.outputs = {self.source[v] for v in graph.outputs}
         self.groups: list[Group] = []
         self.parent: list[int] = []
@@ -63,6 +71,17 @@ class Grouping:
                     source[result] = source[op.operands[min(position, len(op.operands) - 1)]]
             for result in op.results:
                 producer[result] = index
+
+    def _root_bytes(self) -> list[int]:
+        """Bytes of the stored values that each value can be computed from element by element."""
+        types, source = self.graph.types, self.source
+        roots: list[frozenset[int]] = [frozenset({v}) for v in range(len(types))]
+        for op, rule in zip(self.graph.ops, self.rules, strict=True):
+            if rule.kind in {Kind.LOOP, Kind.VIRTUAL} and len(op.results) == 1:
+                found = frozenset().union(*(roots[source[v]] for v in op.operands))
+                if len(found) <= _MAX_ROOTS:
+                    roots[op.results[0]] = found
+        return [sum(types[v].size_bytes for v in found) for found in roots]
 
     def operands(self, index: int) -> list[int]:
         """The operands of an op, seen through aliases."""
@@ -128,8 +147,15 @@ class Grouping:
         """Whether an op is too expensive to be computed again for every tile of a matmul."""
         if not self.rules[index].expensive:
             return False
+        if self.recompute:
+            into_matmul = (self.groups[self.find(g)].kind is Kind.MATMUL for g in users)
+            return self._transcends(index) and any(into_matmul)
         size = self.sizes[self.graph.ops[index].results[0]]
         return any(size * _SMALL_PART > self.groups[g].elements for g in users)
+
+    def _transcends(self, index: int) -> bool:
+        """Whether an op is dear even beside what a matmul takes to read an operand."""
+        return self.rules[index].expensive and self.graph.ops[index].opcode != "divide"
 
     def _may_copy(self, index: int, op: Op, users: set[int]) -> bool:
         """Whether recomputing an op in every consumer adds no memory traffic to storing it."""
@@ -142,11 +168,16 @@ class Grouping:
 
     def _may_feed_matmul(self, index: int, op: Op, users: set[int]) -> bool:
         """Whether a matmul may compute an operand itself: cheap, and no more to read."""
+        if self.recompute and not self._transcends(index):
+            made = self.graph.types[op.results[0]].size_bytes
+            return self.root_bytes[op.results[0]] <= _WIDER * made
         return not self._too_dear(index, users) and self._reads_no_more(index, op)
 
     def _reads_no_more(self, index: int, op: Op) -> bool:
         """Whether an op reads about as many bytes as it makes."""
         made = self.graph.types[op.results[0]].size_bytes
+        if self.recompute:
+            return self.root_bytes[op.results[0]] <= _RECOMPUTE_BYTES * made
         return sum(map(self._read_bytes, self.operands(index))) <= _RECOMPUTE_BYTES * made
 
     def _read_bytes(self, value: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtpu.perf_model.costs.registry import Kind
 from torchtpu.perf_model.fusion import Schedule, fuse
+from torchtpu.perf_model.order import freeing
 from torchtpu.perf_model.program import Graph
+from torchtpu.perf_model.tiling import padded_bytes
 from torchtpu.perf_model.trace import StepTrace, Stitched, buffer_kinds
 
 
@@ -123,16 +125,16 @@ def _event(schedule: Schedule, position: int, dead: list[int]) -> Event:
     takes_over = dict(kernel.in_place)
     by_size: dict[int, list[int]] = {}
     for value in sorted(reusable - set(takes_over.values())):
-        by_size.setdefault(types[value].size_bytes, []).append(value)
+        by_size.setdefault(padded_bytes(types[value]), []).append(value)
     born: list[tuple[int, int]] = []
     freed_early: list[int] = list(takes_over.values())
     for value, _ in kernel.writes:
-        size = types[value].size_bytes
+        size = padded_bytes(types[value])
         if value not in takes_over and by_size.get(size) and kernel.kind is Kind.LOOP:
             freed_early.append(by_size[size].pop())
         born.append((value, size))
     # A negative size of scratch is the memory that outputs take over from dying inputs.
-    shared = sum(types[v].size_bytes for v in freed_early)
+    shared = sum(padded_bytes(types[v]) for v in freed_early)
     return Event(
         born=tuple(born), scratch_bytes=_scratch(schedule, kernel.ops) - shared, dead=tuple(dead)
     )
@@ -142,7 +144,7 @@ def _constants(schedule: Schedule) -> int:
     """Bytes of constants that are data, not one repeated value."""
     graph = schedule.graph
     return sum(
-        graph.types[op.results[0]].size_bytes
+        padded_bytes(graph.types[op.results[0]])
         for op in graph.ops
         if op.opcode == "constant" and not op.attrs.get("splat", True)
     )
@@ -179,29 +181,50 @@ def temporary_bytes(schedule: Schedule) -> int:
 
 def program_memory(schedule: Schedule, usable_bytes: int) -> MemoryEstimate:
     """HBM of one program by itself: inputs, outputs, temporaries, less what is donated."""
-    account = Account()
-    for value in schedule.graph.inputs:
-        account.allocate(value, schedule.graph.types[value].size_bytes, "input")
     outputs = {schedule.source[v]: "output" for v in schedule.graph.outputs}
-    replay(schedule, account, outputs)
-    return account.estimate(usable_bytes)
+
+    def account() -> Account:
+        made = Account()
+        for value in schedule.graph.inputs:
+            made.allocate(value, padded_bytes(schedule.graph.types[value]), "input")
+        return made
+
+    return _least(schedule, account, outputs, usable_bytes)
+
+
+def _least(
+    schedule: Schedule,
+    start: Callable[[], Account],
+    kind_of: Mapping[int, str],
+    usable_bytes: int,
+) -> MemoryEstimate:
+    """The smaller peak of the program's order and of one that frees early, as the compiler does."""
+    estimates = []
+    lean = fuse(schedule.graph, recompute=True)
+    for order in (schedule, lean, freeing(lean)):
+        account = start()
+        replay(order, account, kind_of)
+        estimates.append(account.estimate(usable_bytes))
+    return min(estimates, key=lambda e: e.peak_bytes)
 
 
 def fused_memory(
     trace: StepTrace, stitched: Stitched, schedule: Schedule, usable_bytes: int
 ) -> MemoryEstimate:
     """HBM of a step that runs as one program. Buffers live before but never read stay alive."""
-    account = Account()
     kind_of: dict[int, str] = {}
-    for buffer, info in trace.live_before.items():
-        value = stitched.value_of.get(buffer)
-        key = value if value is not None else -1 - buffer
-        account.allocate(key, info.size_bytes, info.kind)
     for buffer, kind in buffer_kinds(trace).items():
         if buffer in stitched.value_of:
             kind_of[schedule.source[stitched.value_of[buffer]]] = kind
-    replay(schedule, account, kind_of)
-    return account.estimate(usable_bytes)
+
+    def account() -> Account:
+        made = Account()
+        for buffer, info in trace.live_before.items():
+            value = stitched.value_of.get(buffer)
+            made.allocate(value if value is not None else -1 - buffer, info.size_bytes, info.kind)
+        return made
+
+    return _least(schedule, account, kind_of, usable_bytes)
 
 
 def strict_memory(
@@ -229,9 +252,9 @@ def strict_memory(
                 last.get(call.inputs[reused]) == position
                 and call.inputs[reused] not in trace.live_after
             ):
-                shared += call.graph.types[call.graph.outputs[output]].size_bytes
+                shared += padded_bytes(call.graph.types[call.graph.outputs[output]])
         for buffer, value in zip(call.outputs, call.graph.outputs, strict=True):
-            size = call.graph.types[value].size_bytes
+            size = padded_bytes(call.graph.types[value])
             account.allocate(buffer, size, kinds.get(buffer, "activation"))
         account.mark(temporaries[call.graph] - shared)
         for buffer in dying.get(position, ()):

@@ -13,6 +13,7 @@ _BOUND_TEXT = {
     "mxu": "matrix unit (MXU)",
     "vpu": "vector units (VPU)",
     "hbm": "HBM bandwidth",
+    "network": "the network",
     "launch": "launch overhead",
 }
 _MODULE_WIDTH = 40
@@ -27,6 +28,7 @@ class Report:
     steps: tuple[StepEstimate, ...]
     oracle: str = "model"
     notes: tuple[str, ...] = ()
+    compared: tuple[StepEstimate, ...] = ()  # the model's estimates of the steps, beside libtpu's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,11 +78,16 @@ def render_text(report: Report) -> str:
     if not report.steps:
         lines.append("no step found: the script ran no program on the device")
     for folded in fold(report.steps):
-        lines += ["", *_step_lines(folded)]
+        lines += ["", *_step_lines(folded, _beside(report, folded))]
     return "\n".join(lines) + "\n"
 
 
-def _step_lines(folded: Folded) -> list[str]:
+def _beside(report: Report, folded: Folded) -> StepEstimate | None:
+    """The model's estimate of the steps, where the report compares two oracles."""
+    return report.compared[folded.last - 1] if report.compared else None
+
+
+def _step_lines(folded: Folded, model: StepEstimate | None) -> list[str]:
     step = folded.estimate
     rows = [
         ("predicted time", f"{seconds(step.time_s)} per step"),
@@ -100,11 +107,36 @@ def _step_lines(folded: Folded) -> list[str]:
             f"{step.matmul_flops:.4g} per step, {size(int(step.hbm_bytes))} through HBM",
         ),
         ("bound by", f"{_BOUND_TEXT[step.bound]}: {_shares(step)}"),
+        *([("network", _network(step))] if step.devices > 1 else []),
         ("unmodelled", _unmodelled(step)),
         ("HBM peak", _memory(step)),
+        *([("oracle model", _against(step, model))] if model else []),
+        *(("libtpu", remark) for remark in step.remarks),
     ]
-    title = f"{folded.title}: {step.chip}, one device, {step.mode} mode, {_count(step)}"
+    title = f"{folded.title}: {step.chip}, {_devices(step)}, {step.mode} mode, {_count(step)}"
     return [title, *(f"  {name:<15} {text}" for name, text in rows), *_dearest(step.dearest)]
+
+
+def _against(step: StepEstimate, model: StepEstimate) -> str:
+    """What the model says, and libtpu's estimate as a multiple of it."""
+    return (
+        f"{seconds(model.time_s)} per step (libtpu / model {_ratio(step.time_s, model.time_s)}), "
+        f"HBM peak {size(model.memory.peak_bytes)} "
+        f"({_ratio(step.memory.peak_bytes, model.memory.peak_bytes)})"
+    )
+
+
+def _ratio(one: float, other: float) -> str:
+    return f"{one / other:.2f}" if other else "-"
+
+
+def _devices(step: StepEstimate) -> str:
+    return "one device" if step.devices == 1 else f"{step.topology} ({step.devices} devices)"
+
+
+def _network(step: StepEstimate) -> str:
+    kinds = ", ".join(f"{kind} {seconds(time_s)}" for kind, time_s in step.network_s.items())
+    return f"{kinds or 'no collectives'}; {seconds(step.exposed_s)} of it not hidden"
 
 
 def _count(step: StepEstimate) -> str:
@@ -129,7 +161,9 @@ def _memory(step: StepEstimate) -> str:
     memory = step.memory
     verdict = "fits" if memory.fits else f"DOES NOT FIT, {size(-memory.headroom_bytes)} too much"
     parts = ", ".join(f"{kind} {size(count)}" for kind, count in memory.by_kind)
-    return f"{size(memory.peak_bytes)} of {size(memory.usable_bytes)} usable: {verdict} ({parts})"
+    origin = "" if step.memory_origin == "model" else f", by {step.memory_origin}"
+    used = f"{size(memory.peak_bytes)} of {size(memory.usable_bytes)} usable"
+    return f"{used}: {verdict}{origin} ({parts})"
 
 
 def _shorten(text: str) -> str:
@@ -139,7 +173,8 @@ def _shorten(text: str) -> str:
 def _dearest(ops: Sequence[DearOp]) -> list[str]:
     if not ops:
         return []
-    rows = [["op", "module", "source", "count", "time", "share", "bound"]]
+    mixed = any(op.origin != "model" for op in ops)
+    rows = [["op", "module", "source", "count", "time", "share", "bound", *(["by"] * mixed)]]
     rows += [
         [
             op.op,
@@ -149,6 +184,7 @@ def _dearest(ops: Sequence[DearOp]) -> list[str]:
             seconds(op.time_s),
             percent(op.share),
             op.bound,
+            *([op.origin] * mixed),
         ]
         for op in ops
     ]
@@ -164,19 +200,34 @@ def to_json(report: Report) -> Json:
         "script": report.script,
         "oracle": report.oracle,
         "notes": list(report.notes),
-        "steps": [_step_json(folded) for folded in fold(report.steps)],
+        "steps": [_step_json(f, _beside(report, f)) for f in fold(report.steps)],
     }
 
 
-def _step_json(folded: Folded) -> Json:
+def _model_json(step: StepEstimate, model: StepEstimate) -> Json:
+    return {
+        "time_s": model.time_s,
+        "peak_bytes": model.memory.peak_bytes,
+        "fits": model.memory.fits,
+        "libtpu_over_model_time": step.time_s / model.time_s if model.time_s else None,
+    }
+
+
+def _step_json(folded: Folded, model: StepEstimate | None) -> Json:
     step = folded.estimate
     return {
+        "oracle": step.oracle,
+        "remarks": list(step.remarks),
+        **({"model": _model_json(step, model)} if model else {}),
         "first_step": folded.first,
         "last_step": folded.last,
         "name": step.name,
         "chip": step.chip,
         "mode": step.mode,
-        "devices": 1,
+        "devices": step.devices,
+        "topology": step.topology,
+        "network_s": dict(step.network_s),
+        "exposed_s": step.exposed_s,
         "time_s": step.time_s,
         "matmul_flops": step.matmul_flops,
         "mfu": step.mfu,
@@ -197,6 +248,7 @@ def _step_json(folded: Folded) -> Json:
             "usable_bytes": step.memory.usable_bytes,
             "headroom_bytes": step.memory.headroom_bytes,
             "fits": step.memory.fits,
+            "origin": step.memory_origin,
             "by_kind_bytes": dict(step.memory.by_kind),
         },
         "dearest_ops": [
@@ -208,6 +260,7 @@ def _step_json(folded: Folded) -> Json:
                 "time_s": op.time_s,
                 "share": op.share,
                 "bound": op.bound,
+                "origin": op.origin,
             }
             for op in step.dearest
         ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.collective_ops import exchange
 from torchtpu.perf_model.constants import constants
-from torchtpu.perf_model.fusion import fuse
+from torchtpu.perf_model.fusion import Kernel, Schedule, fuse
 from torchtpu.perf_model.kernel_cost import CostSum, KernelCost, kernel_cost
 from torchtpu.perf_model.memory import (
     MemoryEstimate,
@@ -24,6 +26,41 @@ MODES = ("fused", "strict")
 _DEAREST = 10
 
 
+class Timeline(Protocol):
+    """What a network makes of a step; seconds, as torchtpu.sim.step.Timeline."""
+
+    @property
+    def time_s(self) -> float:
+        """From start to end."""
+
+    @property
+    def exposed_s(self) -> float:
+        """The core waits for collectives."""
+
+    @property
+    def network_s(self) -> Mapping[tuple[str, str], float]:
+        """Collectives run, by (kind, fabric)."""
+
+    @property
+    def waits(self) -> Mapping[int, float]:
+        """The core waited for which kernel of the schedule."""
+
+
+class Network(Protocol):
+    """Many devices that run the same step: a simulator of a higher layer."""
+
+    @property
+    def name(self) -> str:
+        """The topology, such as "16x16"."""
+
+    @property
+    def devices(self) -> int:
+        """How many devices."""
+
+    def run(self, schedule: Schedule, costs: Sequence[KernelCost]) -> Timeline:
+        """Lay kernels of known cost and collectives out in time."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DearOp:
     """Kernels of one aten op, module path (layer numbers as *) and source line, added up."""
@@ -35,17 +72,19 @@ class DearOp:
     time_s: float
     share: float
     bound: str
+    origin: str = "model"  # "libtpu": the compiler's cycles; "libtpu+model": of some kernels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEstimate:
-    """The estimate of one step on one device.
+    """The estimate of one step on one device, of one or of many.
 
-    time_s: seconds. matmul_flops: 2 x multiply-adds of matmuls and convolutions, as executed,
-    without padding.
+    time_s: seconds. network_s: how long collectives run, by "kind (fabric)", and exposed_s how long
+    the device waits for them.
+    matmul_flops: 2 x multiply-adds of matmuls and convolutions, as executed, without padding.
     mfu: matmul_flops / (time_s x bfloat16 peak). attainable_flops_per_s: min(peak, intensity x peak
     HBM bandwidth).
-    shares: part of the time bound by "mxu", "vpu", "hbm", "launch"; they sum to 1.
+    shares: part of the time bound by "mxu", "vpu", "hbm", "network", "launch"; they sum to 1.
     unmodelled_share: part of the time in kernels that hold an op without a cost rule, whose memory
     traffic alone is counted.
     """
@@ -70,6 +109,13 @@ class StepEstimate:
     unmodelled: tuple[tuple[str, int], ...]
     memory: MemoryEstimate
     dearest: tuple[DearOp, ...]
+    oracle: str = "model"
+    memory_origin: str = "model"
+    remarks: tuple[str, ...] = ()
+    topology: str = ""
+    devices: int = 1
+    exposed_s: float = 0.0
+    network_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,9 +189,11 @@ class _Dear:
         )
 
 
-def estimate_step(trace: StepTrace, chip: Chip, mode: str = "fused") -> StepEstimate:
+def estimate_step(
+    trace: StepTrace, chip: Chip, mode: str = "fused", network: Network | None = None
+) -> StepEstimate:
     """Estimate one step. mode "fused": the whole step is one program; "strict": every call is its
-    own program.
+    own program. Without a network, collectives count as unmodelled.
 
     Raises ValueError for an unknown mode, IncompleteChip, TraceError.
     """
@@ -154,11 +202,14 @@ def estimate_step(trace: StepTrace, chip: Chip, mode: str = "fused") -> StepEsti
             f"[estimate] unknown mode, expected one of {', '.join(MODES)}, got {mode!r}"
         )
     chip.require_complete()
-    return (_fused if mode == "fused" else _strict)(trace, chip)
+    return (_fused if mode == "fused" else _strict)(trace, chip, network)
 
 
 def estimate_steps(
-    traces: Sequence[StepTrace], chip: Chip, mode: str = "fused"
+    traces: Sequence[StepTrace],
+    chip: Chip,
+    mode: str = "fused",
+    network: Network | None = None,
 ) -> tuple[StepEstimate, ...]:
     """Estimate steps in order; steps with the same fingerprint are computed once."""
     known: dict[int, StepEstimate] = {}
@@ -166,52 +217,98 @@ def estimate_steps(
     for trace in traces:
         key = trace.fingerprint()
         if key not in known:
-            known[key] = estimate_step(trace, chip, mode)
+            known[key] = estimate_step(trace, chip, mode, network)
         found.append(known[key])
     return tuple(found)
 
 
-def _fused(trace: StepTrace, chip: Chip) -> StepEstimate:
+def _on_core(schedule: Schedule, kernel: Kernel, chip: Chip, network: Network | None) -> KernelCost:
+    """What a kernel costs the core: nothing where the network does it, or nobody is to be asked."""
+    one = exchange(schedule.graph.ops[kernel.hero], schedule.graph)
+    if one is not None and (network is not None or len(one.group) == 1):
+        return KernelCost(kernels=1)
+    return kernel_cost(schedule, kernel, chip)
+
+
+class _Steps:
+    """Adds the kernels of schedules up, and what the network adds to them."""
+
+    def __init__(self, chip: Chip, network: Network | None) -> None:
+        self.total, self.dear = CostSum(), _Dear()
+        self.exposed_s = 0.0
+        self.network_s: dict[str, float] = {}
+        self._chip, self._network = chip, network
+        self._known: dict[Graph, tuple[list[KernelCost], Timeline | None]] = {}
+
+    def add(self, schedule: Schedule, where: Provenance = NOWHERE) -> None:
+        """Add the kernels of a schedule that runs after what was added before."""
+        if schedule.graph not in self._known:
+            self._known[schedule.graph] = self._run(schedule)
+        costs, timeline = self._known[schedule.graph]
+        for kernel, cost in zip(schedule.kernels, costs, strict=True):
+            self._add(schedule, kernel, cost, where)
+        if timeline is not None:
+            self._wait(schedule, timeline, where)
+
+    def _run(self, schedule: Schedule) -> tuple[list[KernelCost], Timeline | None]:
+        costs = [_on_core(schedule, k, self._chip, self._network) for k in schedule.kernels]
+        if self._network is None or all(cost.time_s for cost in costs):
+            return costs, None
+        return costs, self._network.run(schedule, costs)
+
+    def _add(self, schedule: Schedule, kernel: Kernel, cost: KernelCost, where: Provenance) -> None:
+        hero = schedule.graph.ops[kernel.hero]
+        self.total.add(cost)
+        self.dear.add(hero.provenance or where, hero.opcode, cost)
+
+    def _wait(self, schedule: Schedule, timeline: Timeline, where: Provenance) -> None:
+        self.exposed_s += timeline.exposed_s
+        for (kind, fabric), seconds in timeline.network_s.items():
+            name = f"{kind} ({fabric})"
+            self.network_s[name] = self.network_s.get(name, 0.0) + seconds
+        for number, seconds in timeline.waits.items():
+            waited = KernelCost(time_s=seconds, by_bound={"network": seconds})
+            self._add(schedule, schedule.kernels[number], waited, where)
+
+
+def _fused(trace: StepTrace, chip: Chip, network: Network | None) -> StepEstimate:
     stitched = stitch_values(trace)
     schedule = fuse(stitched.graph)
-    total, dear = CostSum(), _Dear()
-    for kernel in schedule.kernels:
-        cost = kernel_cost(schedule, kernel, chip)
-        total.add(cost)
-        hero = stitched.graph.ops[kernel.hero]
-        dear.add(hero.provenance or NOWHERE, hero.opcode, cost)
+    steps = _Steps(chip, network)
+    steps.add(schedule)
     launch_s = constants().launch_s if schedule.kernels else 0.0
-    total.add(KernelCost(time_s=launch_s, by_bound={"launch": launch_s}))
+    steps.total.add(KernelCost(time_s=launch_s, by_bound={"launch": launch_s}))
     memory = fused_memory(trace, stitched, schedule, chip.hbm_usable_bytes)
-    return _estimate(trace, chip, "fused", total.result(), min(1, len(trace.calls)), memory, dear)
+    return _estimate(trace, chip, "fused", steps, min(1, len(trace.calls)), memory, network)
 
 
-def _strict(trace: StepTrace, chip: Chip) -> StepEstimate:
-    known, total, dear = constants(), CostSum(), _Dear()
+def _strict(trace: StepTrace, chip: Chip, network: Network | None) -> StepEstimate:
+    known, steps = constants(), _Steps(chip, network)
+    schedules: dict[Graph, Schedule] = {}
     temporaries: dict[Graph, int] = {}
     for call in trace.calls:
-        made = program(call.graph, chip)
-        total.add(made.total)
-        temporaries[call.graph] = made.temporary_bytes
-        for where, opcode, cost in made.kernels:
-            dear.add(where or call.provenance, opcode, cost)
-    programs = len(trace.calls)
+        if call.graph not in schedules:
+            schedules[call.graph] = fuse(call.graph)
+            temporaries[call.graph] = temporary_bytes(schedules[call.graph])
+        steps.add(schedules[call.graph], call.provenance)
+    total, programs = steps.total, len(trace.calls)
     launch_s = known.launch_s * programs
     waiting_s = max(0.0, known.host_dispatch_s * programs - (total.time_s + launch_s))
     total.add(KernelCost(time_s=launch_s + waiting_s, by_bound={"launch": launch_s + waiting_s}))
     memory = strict_memory(trace, temporaries, chip.hbm_usable_bytes)
-    return _estimate(trace, chip, "strict", total.result(), programs, memory, dear)
+    return _estimate(trace, chip, "strict", steps, programs, memory, network)
 
 
 def _estimate(
     trace: StepTrace,
     chip: Chip,
     mode: str,
-    cost: KernelCost,
+    steps: _Steps,
     programs: int,
     memory: MemoryEstimate,
-    dear: _Dear,
+    network: Network | None,
 ) -> StepEstimate:
+    cost = steps.total.result()
     time_s = cost.time_s
     peak = chip.peak_flops_per_s()
     intensity = cost.matmul_flops / cost.hbm_bytes if cost.hbm_bytes else float("inf")
@@ -236,5 +333,9 @@ def _estimate(
         unmodelled_share=cost.unmodelled_s * per_s,
         unmodelled=tuple(sorted(cost.unmodelled.items(), key=lambda item: (-item[1], item[0]))),
         memory=memory,
-        dearest=dear.dearest(time_s),
+        dearest=steps.dear.dearest(time_s),
+        topology=network.name if network else "",
+        devices=network.devices if network else 1,
+        exposed_s=steps.exposed_s,
+        network_s=steps.network_s,
     )

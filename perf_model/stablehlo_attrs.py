@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any  # jaxlib's MLIR bindings are untyped
 
@@ -70,6 +71,39 @@ def _algorithm(attr: Any) -> dict[str, AttrValue]:
     return {"algorithm": str(attr)}
 
 
+def _groups(attr: Any) -> dict[str, AttrValue]:
+    """Replica groups [groups, members]: the first one, which the others are translations of."""
+    groups, members = attr.type.shape
+    return {"group": tuple(int(attr[i]) for i in range(members)), "groups": int(groups)}
+
+
+def _pairs(attr: Any) -> dict[str, AttrValue]:
+    """(source, target) pairs, flat."""
+    return {"pairs": tuple(int(attr[i]) for i in range(len(attr)))}
+
+
+def _kernel_cost(attr: Any) -> dict[str, AttrValue]:
+    """What a Mosaic kernel says it costs: `cost_estimate` of the JSON text of its backend_config.
+
+    Attributes kernel_flops, kernel_transcendentals and kernel_bytes_accessed; none without it.
+    """
+    text = getattr(attr, "value", "")
+    if not isinstance(text, str) or '"cost_estimate"' not in text:
+        return {}
+    estimate = json.loads(text)["custom_call_config"]["cost_estimate"]
+    names = ("flops", "transcendentals", "bytes_accessed")
+    return {f"kernel_{name}": int(estimate[name]) for name in names if name in estimate}
+
+
+def _kernel_tiles(attr: Any) -> dict[str, AttrValue]:
+    """Of a Mosaic kernel's metadata `tile_flops`: FLOPs of its tiles, masked pairs included."""
+    names = [entry if isinstance(entry, str) else entry.name for entry in attr]
+    if "kernel_metadata" not in names:
+        return {}
+    said = json.loads(attr["kernel_metadata"].value)
+    return {"kernel_tile_flops": int(said["tile_flops"])} if "tile_flops" in said else {}
+
+
 _STRUCTURED: Mapping[tuple[str, str], Callable[[Any], dict[str, AttrValue]]] = {
     ("dot_general", "dot_dimension_numbers"): dot_attrs,
     ("dot_general", "algorithm"): _algorithm,
@@ -81,6 +115,13 @@ _STRUCTURED: Mapping[tuple[str, str], Callable[[Any], dict[str, AttrValue]]] = {
     ("gather", "dimension_numbers"): _gather,
     ("compare", "comparison_direction"): _direction,
     ("scatter", "scatter_dimension_numbers"): _scatter,
+    ("custom_call", "backend_config"): _kernel_cost,
+    ("custom_call", "mhlo.frontend_attributes"): _kernel_tiles,
+    ("all_gather", "replica_groups"): _groups,
+    ("all_reduce", "replica_groups"): _groups,
+    ("reduce_scatter", "replica_groups"): _groups,
+    ("all_to_all", "replica_groups"): _groups,
+    ("collective_permute", "source_target_pairs"): _pairs,
 }
 
 
@@ -106,14 +147,14 @@ def read_attrs(opcode: str, operation: Any) -> Mapping[str, AttrValue]:
     found: dict[str, AttrValue] = {}
     for entry in attributes:
         name = entry if isinstance(entry, str) else entry.name
-        if name in _SKIPPED:
+        structured = _STRUCTURED.get((opcode, name))
+        if name in _SKIPPED and structured is None:
             continue
         attr = attributes[name]
-        structured = _STRUCTURED.get((opcode, name))
         if structured is not None:
             try:
                 found.update(structured(attr))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, KeyError) as error:
                 raise ProgramError(f"[{opcode}] cannot read attribute {name}: {attr}") from error
         elif (value := _plain(attr)) is not None:
             found[name] = value

@@ -1,13 +1,23 @@
-"""One simulated device: a clock and an HBM account of a chip."""
+"""One simulated device: a clock and the HBM of a chip."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
 from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.constants import constants
+from torchtpu.perf_model.fusion import fuse
 from torchtpu.perf_model.program import Graph
-from torchtpu.perf_model.roofline import program_time_s
+from torchtpu.perf_model.quantities import size
+from torchtpu.perf_model.roofline import program, program_time_s
 from torchtpu.sim.clock import Clock, to_ps, to_s
+from torchtpu.sim.context import context
+from torchtpu.sim.host import record_s
 from torchtpu.sim.memory import HbmAccount
+from torchtpu.sim.residents import Residents
+
+_LARGEST = 4  # temporaries that an error lists
 
 
 class SimDevice:
@@ -19,9 +29,14 @@ class SimDevice:
         self.chip = chip.require_complete()
         self.clock = Clock()
         self.hbm = HbmAccount(
-            capacity_bytes=chip.hbm_usable_bytes, chip=chip.name, enforce=enforce_capacity
+            capacity_bytes=chip.hbm_usable_bytes,
+            chip=chip.name,
+            enforce=enforce_capacity,
+            on_full=context.full,
         )
+        self.arrays = Residents(self.hbm)
         self.launches = 0
+        self._needs: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()
 
     def launch(self, duration_s: float, *, host_s: float | None = None) -> int:
         """Dispatch one program from the host and enqueue it; the picosecond at which it ends.
@@ -36,6 +51,27 @@ class SimDevice:
     def launch_program(self, graph: Graph) -> int:
         """Launch a program that takes as long as the cost model says."""
         return self.launch(program_time_s(graph, self.chip))
+
+    def record(self, ops: int) -> None:
+        """The host records so many ops for a program that it will dispatch."""
+        self.clock.host_work(ops * to_ps(record_s()))
+
+    def admit(self, graph: Graph, reused_bytes: int = 0) -> None:
+        """Take note of the HBM that a program needs beside its inputs while it runs: temporaries,
+        and outputs but for the reused_bytes of donated inputs. Raises torchtpu.sim.memory.OutOfHBM.
+        """
+        need = self._needs.get(graph)
+        if need is None:
+            temporary_bytes = program(graph, self.chip).temporary_bytes
+            need = self._needs[graph] = _output_bytes(graph) + temporary_bytes
+        self.hbm.require(need - reused_bytes, lambda: self._explained(graph, reused_bytes))
+
+    def _explained(self, graph: Graph, reused_bytes: int) -> Sequence[str]:
+        temporary_bytes = program(graph, self.chip).temporary_bytes
+        head = f"The program takes {size(_output_bytes(graph) - reused_bytes)} for outputs"
+        if not temporary_bytes:
+            return [head]
+        return [f"{head} and {size(temporary_bytes)} for temporaries:", *_largest(graph)]
 
     def allocate(self, size_bytes: int) -> None:
         """Take HBM. Raises torchtpu.sim.memory.OutOfHBM."""
@@ -66,9 +102,31 @@ class SimDevice:
             "elapsed_s": self.elapsed_s,
             "device_busy_s": to_s(self.clock.device_busy_ps),
             "device_idle_s": to_s(self.clock.device_idle_ps),
-            "hbm_in_use_bytes": self.hbm.in_use_bytes,
-            "hbm_peak_bytes": self.hbm.peak_bytes,
+            "hbm_in_use_bytes": self.arrays.in_use_bytes,
+            "hbm_peak_bytes": self.arrays.peak_bytes,
             "hbm_capacity_bytes": self.hbm.capacity_bytes,
             "allocations": self.hbm.allocations,
             "live_allocations": self.hbm.live_allocations,
         }
+
+
+def _output_bytes(graph: Graph) -> int:
+    return sum(graph.type_of(value).size_bytes for value in graph.outputs)
+
+
+def _largest(graph: Graph) -> list[str]:
+    """The largest values between the kernels of a program, one line per type and op."""
+    schedule = fuse(graph)
+    outputs = {schedule.source[v] for v in graph.outputs}
+    found: dict[tuple[str, str], list[int]] = {}
+    for kernel in schedule.kernels:
+        for value, _ in kernel.writes:
+            if value not in outputs:
+                type_ = graph.type_of(value)
+                key = str(type_), graph.ops[kernel.hero].opcode
+                found.setdefault(key, []).append(type_.size_bytes)
+    ordered = sorted(found.items(), key=lambda item: (-max(item[1]), item[0]))
+    return [
+        f"  {len(sizes)} x {type_} = {size(sizes[0])} each, of {opcode}"
+        for (type_, opcode), sizes in ordered[:_LARGEST]
+    ]

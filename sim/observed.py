@@ -13,14 +13,24 @@ import numpy as np
 from torchtpu.perf_model.program import Graph
 
 _serials = count()
+_KEPT_BYTES = 1 << 16
 
 
 class AbstractArray:
-    """An array of which only shape and dtype exist; every one has a serial number of its own."""
+    """An array of which only shape and dtype exist; every one has a serial number of its own.
 
-    __slots__ = ("__weakref__", "dtype", "serial", "shape")
+    What came from the host and is small keeps its value: sizes and indices that are sent round.
+    """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    __slots__ = ("__weakref__", "dtype", "serial", "shape", "value")
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        value: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        self.value = None if value is None or value.nbytes > _KEPT_BYTES else value.copy()
         self.shape = shape
         self.dtype = dtype
         self.serial = next(_serials)

@@ -42,10 +42,13 @@ _NOT_TARGETS = frozenset(
         "base",
         "channels_last",
         "child",
+        "compile_batch",
         "compile_only",
+        "matmul_passes",
         "pjrt",
         "plugin",
         "schur",
+        "tpu_compiler",
         "tpu_rules",
     }
 )

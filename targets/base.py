@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torchtpu.sim.memory import HbmAccount
+from torchtpu.sim.memory import HbmAccount, MemoryUse
 
 DeviceArray = Any  # the target's own handle of an array in device memory
 Run = Callable[[Sequence[DeviceArray]], list[DeviceArray]]
@@ -24,6 +24,7 @@ class Settings:
     """What the user may ask of any target; each heeds what concerns it."""
 
     numerics: bool = True  # False: abstract buffers without values
+    imitate_tpu_matmul: bool = False  # where values come from a CPU: float32 as on a TPU
     start_timeout_s: float = 120.0  # for a library that loads, or waits for other hosts
 
 
@@ -34,6 +35,8 @@ class DeviceInfo:
     name: str
     memory_bytes: int
     cores: int
+    topology: str = ""  # of the slice that it is one of ("4x4"); empty for a single chip
+    simulated: bool = False  # its clock and memory are a model's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,12 @@ class Target(ABC):
     name: str  # as in TORCHTPU_TARGET
     platform: str  # what JAX calls the platform that lowerings are specialised for
     memory: HbmAccount  # what live storages take of the device's memory
+    is_abstract = False  # True: arrays have no values
+
+    @property
+    def statistics(self) -> MemoryUse:
+        """What memory statistics are read from: the account of storages, or the device's own."""
+        return self.memory
 
     @abstractmethod
     def info(self) -> DeviceInfo:
@@ -117,3 +126,14 @@ class Target(ABC):
     def clock_s(self) -> float | None:
         """Return the device's own time in seconds where it has one (it is simulated), else None."""
         return None
+
+    def reserve(self, _holder: Any, _size_bytes: int) -> None:
+        """A storage asks for memory that nothing is written to yet: its `array` is None.
+
+        Raises where a device that enforces its capacity has too little.
+        """
+        return
+
+    def recorded(self, _ops: int) -> None:
+        """The host has recorded so many ops for the program that it launches next."""
+        return

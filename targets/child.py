@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,13 +32,22 @@ class Answer:
     seconds: float = 0.0
 
 
-def ask(module: str, *arguments: str, limit_s: float) -> Answer:
-    """Run `python -m MODULE`, whose last line on stdout is its answer."""
+def ask(
+    module: str,
+    *arguments: str,
+    limit_s: float,
+    python: str = sys.executable,
+    paths: Sequence[str] | None = None,
+) -> Answer:
+    """Run `python -m MODULE`, whose last line on stdout is its answer.
+
+    paths: where an interpreter other than this one finds modules, beside its own.
+    """
     start = time.monotonic()
     process = subprocess.Popen(
         # -P: files in the user's working directory are no part of the question
-        [sys.executable, "-P", "-m", module, *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
+        [python, "-P", "-m", module, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths() if paths is None else paths)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

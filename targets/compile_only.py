@@ -6,7 +6,6 @@ StableHLO for a mesh ("1" or "2,2") and prints the report as JSON: the compiler 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from typing import Any
 from torchtpu.private import jax as private
 from torchtpu.targets import child, tpu_rules
 from torchtpu.targets.base import CompileReport, TargetError
+from torchtpu.targets.tpu_compiler import library as libtpu
 
 # libtpu would ask a metadata server what machine this is, and lock itself to one process.
 _ENVIRONMENT = {
@@ -34,7 +34,7 @@ _COLLECTIVE = re.compile(rf"^ *(?:ROOT )?%?[\w.-]+ = .*? ({_KINDS})(?:-start)?\(
 
 
 class TpuCompiler:
-    """libtpu's compiler for a topology, such as "v5e:2x2" or "v6e:2x2".
+    """libtpu's compiler for a topology, such as "v5e:2x2", or "2 x v6e:16x16" for two slices.
 
     JAX itself must not start a TPU here: JAX_PLATFORMS=cpu says so, before jax is used.
     """
@@ -49,8 +49,10 @@ class TpuCompiler:
             os.environ.setdefault(name, value)
         from jax.experimental import topologies
 
+        slices, _, name = topology.rpartition(" x ")
+        options = _host_bounds(name) | ({"num_slices": int(slices)} if slices else {})
         try:
-            found = topologies.get_topology_desc(topology, "tpu", **_host_bounds(topology))
+            found = topologies.get_topology_desc(name, "tpu", **options)
         except Exception as error:
             raise TargetError(
                 f"[tpu compiler] {library} knows no topology {topology!r}: {error}"
@@ -67,13 +69,34 @@ class TpuCompiler:
 
     def executable(self, module: Any, mesh: Sequence[int] = (1,)) -> tuple[bytes, CompileReport]:
         """Compile as `compile` does; return the executable too, as libtpu writes it."""
-        tpu_rules.check(module)
+        made, report, _ = self._compiled(module, mesh)
+        return made.serialize(), report
+
+    def optimized(self, module: Any, replicas: int = 1) -> tuple[str, CompileReport]:
+        """Compile what each of 1 or all devices runs; return the optimized HLO's text too.
+
+        Collectives name devices by their place in order of libtpu's numbers.
+        """
+        if replicas not in (1, len(self._devices)):
+            raise TargetError(
+                f"[tpu compiler] {replicas} replicas, expected 1 or the {len(self._devices)} "
+                f"devices of topology {self.topology!r}"
+            )
+        devices = sorted(self._devices, key=lambda d: d.id)[:replicas]
+        _, report, text = self._compiled_on(module, devices, private.replica_options(devices))
+        return text, report
+
+    def _compiled(self, module: Any, mesh: Sequence[int]) -> tuple[Any, CompileReport, str]:
         devices = self._placed(mesh)
+        return self._compiled_on(module, devices, private.compile_options(devices))
+
+    def _compiled_on(
+        self, module: Any, devices: Sequence[Any], options: Any
+    ) -> tuple[Any, CompileReport, str]:
+        tpu_rules.check(module)
         start = time.perf_counter()
         client: Any = devices[0].client
-        made = client.compile(
-            module, private.device_list(devices), private.compile_options(devices)
-        )
+        made = client.compile(module, private.device_list(devices), options)
         seconds = time.perf_counter() - start
         memory, cost = made.get_compiled_memory_stats(), made.cost_analysis() or {}
         text = "".join(m.to_string() for m in made.hlo_modules())
@@ -90,7 +113,7 @@ class TpuCompiler:
             bytes_accessed=cost.get("bytes accessed", 0.0),
             collectives=dict(Counter(_COLLECTIVE.findall(text))),
         )
-        return made.serialize(), report
+        return made, report, text
 
     def _placed(self, mesh: Sequence[int]) -> list[Any]:
         """The devices of a mesh: its neighbours are those of the torus where that can be."""
@@ -128,13 +151,6 @@ def compile_apart(
     if answer.failure:
         raise TargetError(f"[tpu compiler] {topology}: {answer.failure}")
     return CompileReport(**answer.value)
-
-
-def libtpu() -> str:
-    """Return libtpu's path, from TPU_LIBRARY_PATH or the installed package; "" for none."""
-    package = importlib.util.find_spec("libtpu")
-    inside = Path(package.origin).with_name("libtpu.so") if package and package.origin else ""
-    return os.environ.get("TPU_LIBRARY_PATH") or str(inside)
 
 
 def main(topology: str, mesh: str, module: str, executable: str = "") -> None:

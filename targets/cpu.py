@@ -8,13 +8,14 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from torchtpu.private import jax as private
-from torchtpu.targets.base import Executable, Settings, Target
+from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
 
 _PROCESSOR = (
@@ -23,9 +24,11 @@ _PROCESSOR = (
 )  # fmt: skip
 
 
-def create(_option: str, _settings: Settings) -> Target:
+def create(_option: str, settings: Settings) -> Target:
     """Make the target; it has no options."""
-    return _CpuTarget(_client(), name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
+    made = _CpuTarget(_client(), name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
+    made.bfloat16_passes = settings.imitate_tpu_matmul
+    return made
 
 
 @cache
@@ -39,15 +42,34 @@ def _client() -> Any:
 
 
 class _CpuTarget(PjrtTarget):
+    bfloat16_passes = False  # whether float32 matmuls are computed as on a TPU
+
+    def info(self) -> DeviceInfo:
+        """The device's memory is the host's."""
+        return replace(super().info(), memory_bytes=_memory_bytes())
+
     def compile(
         self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
         from torchtpu.targets.channels_last import channels_last
+        from torchtpu.targets.matmul_passes import in_bfloat16_passes
 
+        if self.bfloat16_passes:
+            module = in_bfloat16_passes(module)
         return super().compile(channels_last(module), outputs)
 
     def identity(self) -> tuple[tuple[str, str], ...] | None:
-        return (*(super().identity() or ()), *_host())
+        passes = (("float32 matmul", "in bfloat16 passes"),) if self.bfloat16_passes else ()
+        return (*(super().identity() or ()), *passes, *_host())
+
+
+@cache
+def _memory_bytes() -> int:
+    """Physical memory of the host; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 @cache

@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from torchtpu.perf_model import bytecode, stablehlo
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import stablehlo
+from torchtpu.perf_model import topology as topologies
 from torchtpu.perf_model.program import Graph
+from torchtpu.perf_model.slices import format_shape
+from torchtpu.perf_model.topology import Topology
+from torchtpu.sim.context import context
 from torchtpu.sim.device import SimDevice
+from torchtpu.sim.memory import HbmAccount, MemoryUse
 from torchtpu.sim.observed import AbstractArray, Launch
 from torchtpu.targets.base import (
     DeviceArray,
@@ -30,34 +35,79 @@ class SimTarget(Target):
 
     name = "sim"
 
-    def __init__(self, chip: chips.Chip, numerics: Target | None) -> None:
+    def __init__(
+        self, chip: chips.Chip, numerics: Target | None, topology: Topology | None
+    ) -> None:
         self.platform = numerics.platform if numerics else "tpu"
-        self.device = SimDevice(chip, enforce_capacity=numerics is not None)
-        self.memory = self.device.hbm
-        self.observer: Callable[[Launch], None] | None = None
+        self.device = SimDevice(chip)
+        self.topology = topology
+        self.memory = HbmAccount(
+            capacity_bytes=chip.hbm_usable_bytes,
+            chip=chip.name,
+            enforce=False,
+            on_storage=self._made,
+        )
+        self._observer: Callable[[Launch], None] | None = None
         self.on_read: Callable[[AbstractArray], np.ndarray[Any, Any]] = _refuse_read
         self._numerics = numerics
+        self.is_abstract = numerics is None
+
+    def _made(self, holder: object, size_bytes: int) -> None:
+        if self.device.hbm.enforce:  # else no error will want to know of it
+            context.storage(holder, size_bytes)
 
     def info(self) -> DeviceInfo:
         chip = self.device.chip
         return DeviceInfo(
-            name=f"TPU {chip.name} (simulated)", memory_bytes=chip.hbm_usable_bytes, cores=1
+            name=f"TPU {chip.name} (simulated)",
+            memory_bytes=chip.hbm_usable_bytes,
+            cores=chip.cores_per_device,
+            topology=format_shape(self.topology.shape) if self.topology else "",
+            simulated=True,
         )
 
+    @property
+    def statistics(self) -> MemoryUse:
+        return self.device.arrays
+
+    @property
+    def observer(self) -> Callable[[Launch], None] | None:
+        """Is told of each launch; while there is one, memory beyond the chip's is no error, and it
+        may answer reads of abstract arrays by `on_read`.
+        """
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Callable[[Launch], None] | None) -> None:
+        self._observer = observer
+        self.device.hbm.enforce = observer is None
+        if observer is None:
+            self.on_read = _refuse_read
+
+    def reserve(self, holder: Any, size_bytes: int) -> None:
+        self.device.arrays.reserve(holder, size_bytes)
+
     def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+        self.device.arrays.require(value.nbytes)
         if self._numerics:
-            return self._numerics.put(value)
-        return AbstractArray(value.shape, value.dtype)
+            made = self._numerics.put(value)
+        else:
+            made = AbstractArray(value.shape, value.dtype, value)
+        self.device.arrays.add(made, value.nbytes)
+        return made
 
     def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         self.device.synchronize()
-        return self._numerics.get(array) if self._numerics else self.on_read(array)
+        if self._numerics:
+            return self._numerics.get(array)
+        return self.on_read(array) if array.value is None else array.value
 
     def compile(
         self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     ) -> Executable:
         graph = stablehlo.read(module)
         if self._numerics is None:
+            bytecode.keep(graph, module)
             return self._executable(graph, _abstract(outputs))
         compiled = self._numerics.compile(module, outputs)
         text = io.BytesIO()
@@ -80,13 +130,21 @@ class SimTarget(Target):
         compute: Callable[[Sequence[DeviceArray]], list[DeviceArray]],
         serialize: Callable[[], bytes | None] = lambda: None,
     ) -> Executable:
-        reuse = _reuse(graph)
+        reuse, device = _reuse(graph), self.device
+        sizes = [graph.type_of(v).size_bytes for v in graph.outputs]
+        reused_bytes = sum(sizes[output] for output, _ in reuse)
+        donated = [n for n, value in enumerate(graph.inputs) if value in graph.donated]
 
         def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+            device.admit(graph, reused_bytes)
             results = compute(arrays)
-            self.device.launch_program(graph)
-            if self.observer is not None:
-                self.observer(Launch(graph=graph, inputs=arrays, outputs=results, reuse=reuse))
+            for number in donated:
+                device.arrays.drop(arrays[number])
+            for result, size_bytes in zip(results, sizes, strict=True):
+                device.arrays.add(result, size_bytes)
+            device.launch_program(graph)
+            if self._observer is not None:
+                self._observer(Launch(graph=graph, inputs=arrays, outputs=results, reuse=reuse))
             return results
 
         return Executable(run=run, module="", nbytes=0, serialize=serialize)
@@ -99,18 +157,26 @@ class SimTarget(Target):
     def clock_s(self) -> float:
         return self.device.elapsed_s
 
+    def recorded(self, ops: int) -> None:
+        self.device.record(ops)
+
 
 def create(option: str, settings: Settings) -> Target:
-    """Make a simulated device of the chip in `option` (default v6e); an error lists the chips."""
+    """Make a simulated device of `CHIP` or `CHIP:TOPOLOGY` ("v6e:4x4"; default v6e, one chip).
+
+    TargetError lists the chips, or says which topologies the chip has.
+    """
+    name, _, wanted = option.partition(":")
     try:
-        chip = chips.load(option or DEFAULT_CHIP)
-    except chips.UnknownChip as error:
+        chip = chips.load(name or DEFAULT_CHIP).require_complete()
+        topology = topologies.load(chip, wanted) if wanted else None
+    except (chips.UnknownChip, chips.IncompleteChip, topologies.TopologyError) as error:
         raise TargetError(f"[TORCHTPU_TARGET=sim:{option}] {error}") from error
     if not settings.numerics:
-        return SimTarget(chip, None)
+        return SimTarget(chip, None, topology)
     from torchtpu.targets import cpu
 
-    return SimTarget(chip, cpu.create("", settings))
+    return SimTarget(chip, cpu.create("", settings), topology)
 
 
 def _joined(text: bytes, compiled: Executable) -> bytes | None:
@@ -128,9 +194,11 @@ def _abstract(
 
 
 def _refuse_read(array: AbstractArray) -> np.ndarray[Any, Any]:
+    line = context.user_line()
     raise TargetError(
-        f"[sim] a tensor of shape {array.shape} was read on the host, but abstract buffers have no "
-        "values; leave TORCHTPU_SIM_NUMERICS unset for real numerics"
+        f"[sim] a tensor of shape {array.shape} and dtype {array.dtype} is read on the host"
+        f"{f' at {line}' if line else ''}, but abstract buffers have no values "
+        "(TORCHTPU_SIM_NUMERICS=0); unset TORCHTPU_SIM_NUMERICS for real numerics, or do not read"
     )
 
 

@@ -34,7 +34,7 @@ try:
     for _ in range(40):
         kept.append(torch.empty(1 << 30, device="tpu"))
 except torch.OutOfMemoryError as error:
-    print(error, error.__notes__[0])
+    print(str(error).replace(chr(10), " | "), error.__notes__[0])
 kept.clear()
 print((torch.ones(2, device="tpu") + 1).shape, torch.tpu.max_memory_allocated() <= 16 << 30)
 """
@@ -160,6 +160,7 @@ def test_out_of_simulated_hbm() -> None:
         "[sim v5e] out of HBM: requested 4.00 GiB, in use 12.00 GiB of 15.75 GiB usable"
     )
     assert "a smaller batch, activation checkpointing or a chip with more HBM may fit" in error
+    assert "|   3 x float32 [1073741824] = 12.00 GiB, made at <string>:6" in error
     assert error.endswith("[torchtpu] in aten::empty.memory_format, called from <string>:6")
     assert after == "torch.Size([2]) True"
 

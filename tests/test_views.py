@@ -96,6 +96,8 @@ NO_GATHER: dict[str, Callable[[Tensor], Tensor]] = {
     "expand": lambda t: t[:, :1].expand(4, 6, 12),
     "unsqueeze and flatten": lambda t: t.unsqueeze(1).flatten(2),
     "windows that do not overlap": lambda t: t.unfold(2, 3, 3),
+    "part of a flat buffer": lambda t: t.view(-1)[7:91].view(7, 12),
+    "transposed part of a flat buffer": lambda t: t.view(-1)[7:91].view(7, 12).t(),
     "view of a transpose": lambda t: t.permute(1, 0, 2).view(6, 4, 3, 4),
 }
 
@@ -262,6 +264,8 @@ SAME_ERRORS: dict[str, Callable[[str], Any]] = {
     "as_strided negative offset": lambda d: torch.arange(5.0, device=d).as_strided((2,), (1,), -1),
     "as_strided ranks": lambda d: torch.arange(5.0, device=d).as_strided((2,), (1, 1)),
     "view of the wrong size": lambda d: torch.arange(24.0, device=d).view(5, 5),
+    "part of a flat buffer": lambda t: t.view(-1)[7:91].view(7, 12),
+    "transposed part of a flat buffer": lambda t: t.view(-1)[7:91].view(7, 12).t(),
     "view of a transpose": lambda d: torch.ones(4, 6, device=d).t().view(24),
     "view of an odd slice": lambda d: torch.arange(9, device=d, dtype=torch.int32)[1:].view(
         torch.int64

@@ -84,7 +84,8 @@ KNOBS: dict[str, Knob] = {
         variables=("TORCHTPU_TARGET",),
         default="",
         parse=_text,
-        doc="tpu, cpu, sim or sim:CHIP. Empty: tpu where one is present, else cpu.",
+        doc="tpu, cpu, sim, sim:CHIP or sim:CHIP:TOPOLOGY (sim:v6e:4x4). Empty: tpu where one is "
+        "present, else cpu.",
     ),
     "mode": Knob(
         variables=("TORCHTPU_MODE",),
@@ -110,11 +111,25 @@ KNOBS: dict[str, Knob] = {
         parse=one_of("error", "warn"),
         doc="What an op without a lowering does: error, or warn and run on the CPU.",
     ),
+    "attention": Knob(
+        variables=("TORCHTPU_ATTENTION",),
+        default="kernel",
+        parse=one_of("kernel", "math"),
+        doc="Attention on a TPU: kernel (flash kernels, where shapes and dtypes allow it) or math "
+        "(for bfloat16 on v2 and v3, too).",
+    ),
     "sim_numerics": Knob(
         variables=("TORCHTPU_SIM_NUMERICS",),
         default=True,
         parse=_boolean,
         doc="0: target sim holds abstract buffers (no values), for models that do not fit here.",
+    ),
+    "imitate_tpu_matmul": Knob(
+        variables=("TORCHTPU_IMITATE_TPU_MATMUL",),
+        default=False,
+        parse=_boolean,
+        doc="1: targets cpu and sim compute float32 matmuls and convolutions in 1, 3 or 6 bfloat16 "
+        "passes, as a TPU does at torch's matmul precision medium, high or highest.",
     ),
     "start_timeout_s": Knob(
         variables=("TORCHTPU_START_TIMEOUT",),
@@ -153,6 +168,13 @@ KNOBS: dict[str, Knob] = {
         default=frozenset(),
         parse=several_of("recompiles", "compiles", "cache"),
         doc="Topics to log on stderr, with commas: recompiles (and why), compiles, cache.",
+    ),
+    "oracle_python": Knob(
+        variables=("TORCHTPU_ORACLE_PYTHON",),
+        default="",
+        parse=_text,
+        doc="Python whose jax[tpu] compiles for `torchtpu-perf estimate --oracle libtpu` (default: "
+        "this one).",
     ),
     "cache_dir": Knob(
         variables=("TORCHTPU_CACHE_DIR",),

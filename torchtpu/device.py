@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchtpu import executor, generator
+from torchtpu import config, executor, generator, targets
 from torchtpu.eager import blame, modes
 from torchtpu.eager.modes import EagerMode
 from torchtpu.errors import TpuError
@@ -29,6 +29,7 @@ from torchtpu.streams import (
     set_stream,
     stream,
 )
+from torchtpu.targets import Target
 
 __all__ = [
     "EagerMode",
@@ -55,6 +56,7 @@ __all__ = [
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
@@ -110,13 +112,13 @@ def module() -> types.ModuleType:
 
 
 def is_available() -> bool:
-    """Whether the device can be used; on targets cpu and sim it always can."""
-    return True
+    """Whether the device can be used: on targets cpu and sim always, on tpu where there is one."""
+    return is_initialized() or not targets.absent(config.get("target"))
 
 
 def device_count() -> int:
-    """Devices of this process: one, as under torchrun."""
-    return 1
+    """Devices of this process: one, as under torchrun; 0 where the device cannot be used."""
+    return int(is_available())
 
 
 def current_device() -> int:
@@ -194,16 +196,22 @@ class DeviceProperties:
     """What torch_tpu reports of a device."""
 
     name: str
-    total_memory: int  # bytes; 0 where the target has no bound of its own
+    total_memory: int  # bytes: HBM, the host's memory on target cpu, 0 where it is not known
     multi_processor_count: int  # TensorCores
+    topology: str = ""  # of the slice that it is part of ("4x4"), where one is simulated
+    simulated: bool = False
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Return name, memory in bytes and number of TensorCores of the device."""
+    """Return name, memory in bytes, TensorCores and topology; and whether all that is simulated."""
     _index(device)
     info = executor.current().target.info()
     return DeviceProperties(
-        name=info.name, total_memory=info.memory_bytes, multi_processor_count=info.cores
+        name=info.name,
+        total_memory=info.memory_bytes,
+        multi_processor_count=info.cores,
+        topology=info.topology,
+        simulated=info.simulated,
     )
 
 
@@ -255,25 +263,44 @@ def _index(device: Any) -> int:
 # Memory ---------------------------------------------------------------------------------------
 
 
+def _target() -> Target:
+    """The target, for statistics of its memory; a simulated one has done all work before."""
+    target = executor.current().target
+    if target.info().simulated:
+        modes.current.flush()
+    return target
+
+
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """Return bytes in use, their peak and limit, and the number of allocations."""
+    """Return bytes in use, their peak and limit, the number of allocations, and `simulated`.
+
+    On target sim (simulated: 1) these are the HBM of the simulated chip: arrays, temporaries of
+    programs in the peak, and bytes_limit is what the TPU compiler lets a program use. Work that is
+    recorded is launched first. Elsewhere (simulated: 0) they are bytes of live storages, and
+    bytes_limit is that of the device, of the host on target cpu, or 0 where it has none.
+    """
     _index(device)
-    account = executor.current().target.memory
+    target = _target()
+    info, use = target.info(), target.statistics
     return {
-        "bytes_in_use": account.in_use_bytes,
-        "peak_bytes_in_use": account.peak_bytes,
-        "bytes_limit": executor.current().target.info().memory_bytes,
-        "num_allocs": account.allocations,
+        "bytes_in_use": use.in_use_bytes,
+        "peak_bytes_in_use": use.peak_bytes,
+        "bytes_limit": info.memory_bytes,
+        "num_allocs": use.allocations,
+        "simulated": int(info.simulated),
     }
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes of device memory that live storages take."""
+    """Return the bytes of device memory in use: on target sim, simulated HBM."""
     return memory_stats(device)["bytes_in_use"]
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Return the peak of `memory_allocated` since the start or the last reset."""
+    """Return the peak of device memory since the start or the last reset.
+
+    On target sim it is simulated HBM, and counts the temporaries of programs too.
+    """
     return memory_stats(device)["peak_bytes_in_use"]
 
 
@@ -282,25 +309,34 @@ def memory_reserved(device: Any = None) -> int:
     return memory_allocated(device)
 
 
+def max_memory_reserved(device: Any = None) -> int:
+    """Return max_memory_allocated: the target's allocator reserves nothing ahead."""
+    return max_memory_allocated(device)
+
+
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Start a new peak at what is in use now."""
     _index(device)
-    executor.current().target.memory.reset_peak()
+    _target().statistics.reset_peak()
 
 
 def memory_by_pool() -> dict[str, Any]:
     """Return the statistics in the nested form of torch.accelerator.memory_stats."""
-    account = executor.current().target.memory
-    in_use, peak = account.in_use_bytes, account.peak_bytes
+    stats = memory_stats()
+    both = {"current": stats["bytes_in_use"], "peak": stats["peak_bytes_in_use"]}
     return {
-        "allocated_bytes": {"all": {"current": in_use, "peak": peak}},
-        "reserved_bytes": {"all": {"current": in_use, "peak": peak}},
-        "num_alloc": account.allocations,
+        "allocated_bytes": {"all": both},
+        "reserved_bytes": {"all": dict(both)},
+        "num_alloc": stats["num_allocs"],
+        "simulated": stats["simulated"],
     }
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Return the free and the total bytes of device memory; 0 where the target has no bound."""
+    """Return the free and the total bytes of device memory; (0, 0) where they are not known.
+
+    On target sim that is simulated HBM, on target cpu the memory of the host.
+    """
     stats = memory_stats(device)
     return max(stats["bytes_limit"] - stats["bytes_in_use"], 0), stats["bytes_limit"]
 
@@ -314,7 +350,8 @@ def _hbm_usage_summary() -> str:
     limit = stats["bytes_limit"]
     of = f" of {limit / 2**30:.2f} GiB" if limit else ""
     return (
-        f"HBM: {stats['bytes_in_use'] / 2**30:.3f} GiB in use{of}, "
+        f"HBM{' (simulated)' if stats['simulated'] else ''}: "
+        f"{stats['bytes_in_use'] / 2**30:.3f} GiB in use{of}, "
         f"peak {stats['peak_bytes_in_use'] / 2**30:.3f} GiB, {stats['num_allocs']} allocations"
     )
 

@@ -186,6 +186,7 @@ def program_key(program: Program, matmul_precision: str) -> Entries | None:
                 ("outputs", program.outputs),
                 ("donated", program.donated),
                 ("matmul precision", matmul_precision),
+                *([("attention", "math")] if config.get("attention") == "math" else []),
             ]
         )
     except Unencodable:
@@ -240,7 +241,9 @@ def current() -> Executor:
         config.get(name)  # a wrong value is an error here, and not at some later op
     logs.start()
     settings = targets.Settings(
-        numerics=config.get("sim_numerics"), start_timeout_s=config.get("start_timeout_s")
+        numerics=config.get("sim_numerics"),
+        imitate_tpu_matmul=config.get("imitate_tpu_matmul"),
+        start_timeout_s=config.get("start_timeout_s"),
     )
     return Executor(targets.create(config.get("target"), settings))
 

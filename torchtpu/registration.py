@@ -35,6 +35,7 @@ def register() -> None:
         raise TpuError(f"[torchtpu.register] {owner}")
     from torchtpu import backward_errors, device_methods, module_methods, stand_in, storage_methods
     from torchtpu.compiler import default
+    from torchtpu.distributed import backend
     from torchtpu.eager import autocast, dispatch, modes
     from torchtpu.private.torch import setup_privateuse1
 
@@ -48,6 +49,7 @@ def register() -> None:
     backward_errors.install()
     stand_in.install()
     default.install()
+    backend.register()
     with contextlib.suppress(ConfigError):  # raised again at the first use of the device
         modes.set_mode(modes.from_environment())
     setattr(torch, _OURS, True)

@@ -13,7 +13,6 @@ import torch
 from torchtpu import dtypes, executor, views
 from torchtpu.errors import FreedStorageError, TpuError
 from torchtpu.program import ArrayType, Node, Program, Ref
-from torchtpu.sim.memory import OutOfHBM
 
 
 class Layout:
@@ -104,22 +103,12 @@ class Buffer:
         self.freed = ""  # why the memory is gone, where it is
         self._account = account = executor.current().target.memory
         used = account.in_use_bytes + layout.nbytes
-        if used > account.peak_bytes:  # only a new peak can be too much
-            self._allocate(layout.nbytes)
+        if used > account.quiet_bytes:  # a new peak
+            account.allocate(layout.nbytes, self)
         else:
             account.in_use_bytes = used
             account.allocations += 1
-            self._allocated = layout.nbytes
-
-    def _allocate(self, nbytes: int) -> None:
-        try:
-            self._account.allocate(nbytes)
-        except OutOfHBM as error:
-            raise torch.OutOfMemoryError(
-                f"{error}; a smaller batch, activation checkpointing or a chip with more HBM "
-                "may fit"
-            ) from error
-        self._allocated = nbytes
+        self._allocated = layout.nbytes
 
     def __del__(self) -> None:
         try:
@@ -153,8 +142,11 @@ class Buffer:
         kept = None if self.array is None else self.value()
         if kept is not None and nbytes:
             kept = _run(_resized, self.layout, new, kept)
+        if kept is None:
+            executor.current().target.reserve(self, nbytes)
         old = self._allocated
-        self._allocate(new.nbytes)
+        self._account.allocate(new.nbytes, self)
+        self._allocated = new.nbytes
         self._account.in_use_bytes -= old
         self.layout, self.array, self.shared = new, kept if nbytes else None, False
         self.natural = None

@@ -56,7 +56,8 @@ class Stream(torch.Stream):
 class Event:
     """A mark in the queue; with `enable_timing`, its time on the device's clock.
 
-    On target sim that is the simulated clock; elsewhere the host's, after the work before is done.
+    On target sim that is the simulated clock, on which the host need not wait for a mark; elsewhere
+    it is the host's clock, after the work before is done.
     """
 
     def __init__(
@@ -73,18 +74,18 @@ class Event:
         del stream
         target = executor.current().target
         modes.current.flush()
-        if self.enable_timing:
-            modes.synchronize()
         clock = target.clock_s()
+        if clock is None and self.enable_timing:
+            modes.synchronize()
         self._time_s = time.perf_counter() if clock is None else clock
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the milliseconds from this event to a later one."""
+        """Return the milliseconds from this event to a later one; on target sim simulated ones."""
         if not (self.enable_timing and end_event.enable_timing):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         if self._time_s is None or end_event._time_s is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end_event._time_s - self._time_s) * 1e3
+        return round((end_event._time_s - self._time_s) * 1e12) / 1e9  # whole picoseconds
 
     def query(self) -> bool:
         """Tell whether the work before the event is done, by waiting for it."""

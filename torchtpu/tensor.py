@@ -117,7 +117,9 @@ def empty(
     if strides is None:
         strides = views.contiguous_strides(shape)
     make = factory(shape, strides, dtype)
-    return make(Buffer(make.layout))
+    buffer = Buffer(make.layout)
+    executor.current().target.reserve(buffer, make.layout.nbytes)
+    return make(buffer)
 
 
 def view_of(tensor: torch.Tensor) -> views.View:

@@ -2,8 +2,8 @@
 
 A buffer is a dense row-major array of some *physical* shape; a tensor is a `View` (shape, strides,
 offset) of its elements. Mixed-radix factoring finds a reshape of the physical array in which the
-view is a rectangular slice; only views for which there is none (overlapping windows, strides that
-do not divide each other) become a gather.
+view is a rectangular slice, be it of the flat array; only views for which there is none
+(overlapping windows, strides that do not divide each other) become a gather.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ def _factor(view: View, physical: tuple[int, ...]) -> _Factoring | None:
         found = _slice_of(view, order, sorted(strides, reverse=True), math.prod(physical))
         if found is not None:
             return found
-    return None
+    if not _is_dense(view):
+        return None
+    return _Factoring((math.prod(physical),), (view.offset,), (math.prod(view.shape),), order)
 
 
 def _divides(strides: set[int]) -> bool:

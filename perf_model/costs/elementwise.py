@@ -4,9 +4,14 @@
 
 from __future__ import annotations
 
-from torchtpu.perf_model.chip import Chip
+from pathlib import Path
+
+from torchtpu.perf_model.chip import Chip, sources
 from torchtpu.perf_model.costs.registry import Cost, Kind, RuleFunction, rule
+from torchtpu.perf_model.facts import FactError, read_toml
 from torchtpu.perf_model.program import Graph, Op
+
+PATH = Path(__file__).parent / "vector_ops.toml"
 
 _SIMPLE = [
     "add",
@@ -55,46 +60,22 @@ _SIMPLE = [
     "chlo.constant_like",
 ]
 
-# (ALU, EUP) operations per element. ALU counts of the polynomial ones come from the cycles that
-# libtpu's own estimates add per vector register on a chip with four ALU slots (erf 5.2, sin 39,
-# gelu 2.2 cycles).
-_EXPENSIVE: dict[str, tuple[float, float]] = {
-    "exponential": (2, 1),
-    "exponential_minus_one": (6, 1),
-    "log": (2, 1),
-    "log_plus_one": (6, 1),
-    "logistic": (4, 2),
-    "tanh": (2, 1),
-    "rsqrt": (2, 1),
-    "sqrt": (3, 1),
-    "cbrt": (8, 2),
-    "divide": (3, 1),
-    "remainder": (8, 1),
-    "power": (8, 2),
-    "sine": (150, 0),
-    "cosine": (150, 0),
-    "tan": (170, 1),
-    "atan2": (40, 1),
-    "chlo.erf": (20, 0),
-    "chlo.erfc": (24, 1),
-    "chlo.erf_inv": (30, 2),
-    "chlo.square": (1, 0),
-    "chlo.tan": (170, 1),
-    "chlo.sinh": (10, 2),
-    "chlo.cosh": (10, 2),
-    "chlo.asin": (30, 1),
-    "chlo.acos": (30, 1),
-    "chlo.atan": (30, 1),
-    "chlo.asinh": (12, 2),
-    "chlo.acosh": (12, 2),
-    "chlo.atanh": (12, 2),
-    "chlo.lgamma": (60, 3),
-    "chlo.digamma": (60, 3),
-    "chlo.polygamma": (200, 6),
-    "chlo.zeta": (200, 6),
-    "chlo.bessel_i1e": (40, 2),
-    "chlo.next_after": (12, 0),
-}
+
+def _table() -> dict[str, tuple[float, float]]:
+    """(ALU, EUP) operations per element of the ops of vector_ops.toml, which owns them."""
+    found: dict[str, tuple[float, float]] = {}
+    for opcode, entry in read_toml(PATH).items():
+        if opcode == "date":
+            continue
+        if not isinstance(entry, dict) or set(entry) != {"alu", "eup", "source"}:
+            raise FactError(f"{PATH.name}: {opcode}: expected alu, eup and source, got {entry!r}")
+        if entry["source"] not in sources():
+            raise FactError(f"{PATH.name}: {opcode}: unknown source {entry['source']!r}")
+        found[opcode] = (float(entry["alu"]), float(entry["eup"]))
+    return found
+
+
+_EXPENSIVE = _table()
 
 
 def _per_element(alu: float, eup: float) -> RuleFunction:

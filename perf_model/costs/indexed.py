@@ -24,7 +24,7 @@ def _gather(op: Op, graph: Graph, chip: Chip) -> Cost:
     rows = index_rows(op, graph, op.operands[1])
     return Cost(
         valu_ops=graph.types[op.results[0]].elements,
-        serial_cycles=rows * constants().index_cycles / chip.cores_per_device,
+        scalar_cycles=rows * constants().index_cycles / chip.cores_per_device,
     )
 
 
@@ -38,5 +38,5 @@ def _scatter(op: Op, graph: Graph, chip: Chip) -> Cost:
     updates = sum(graph.types[v].elements for v in op.operands[operands + 1 :])
     return Cost(
         valu_ops=2.0 * updates,
-        serial_cycles=2.0 * rows * constants().index_cycles / chip.cores_per_device,
+        scalar_cycles=2.0 * rows * constants().index_cycles / chip.cores_per_device,
     )

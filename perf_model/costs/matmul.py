@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.constants import constants
 from torchtpu.perf_model.costs.registry import Cost, Kind, rule
+from torchtpu.perf_model.costs.tiling import matmul_bytes
+from torchtpu.perf_model.fitted import calibration_of
 from torchtpu.perf_model.program import Graph, Op, dtype_bits
 
-_PRECISIONS = ("HIGHEST", "HIGH")
+_VECTOR = 1024  # elements of a vector register: 8 sublanes of 128 lanes
+ONE_ROW_HINT = "matmul of one row runs on the vector units; pad the batch to 8 rows"
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -30,7 +32,7 @@ def gemm_cycles(m: int, k: int, n: int, dtype: str, chip: Chip) -> float:
     stationary one; the better is taken.
     """
     side = chip.mxu_side
-    floor_rows = int(constants().weight_load_rows * side)
+    floor_rows = int(calibration_of(chip).weight_load_rows * side)
     sublanes = _sublanes(dtype)
     k_padded = _round_up(k, side)
 
@@ -82,9 +84,20 @@ def _gemm(batch: int, sizes: tuple[int, int, int], op: Op, graph: Graph, chip: C
     if not flops:
         return Cost()
     factor = chip.mxu_time_factor(_real(dtype), _precision(op)) * passes
+    result = dtype_bits(graph.types[op.results[0]].dtype) / 8
     return Cost(
-        matmul_flops=flops, mxu_cycles=batch * gemm_cycles(m, k, n, _real(dtype), chip) * factor
+        matmul_flops=flops,
+        mxu_cycles=batch * gemm_cycles(m, k, n, _real(dtype), chip) * factor,
+        hbm_bytes=batch * _reread(sizes, dtype_bits(dtype) / 8, result, chip),
     )
+
+
+def _reread(sizes: tuple[int, int, int], itemsize: float, result: float, chip: Chip) -> float:
+    """HBM bytes of a matmul too large for VMEM; 0 where every operand is read once."""
+    m, k, n = sizes
+    once = (m * k + k * n) * itemsize + m * n * result
+    found = matmul_bytes(m, k, n, itemsize, result, chip)
+    return found if found > once else 0.0
 
 
 @rule("dot_general", kind=Kind.MATMUL)
@@ -92,7 +105,18 @@ def _dot_general(op: Op, graph: Graph, chip: Chip) -> Cost:
     batch, m, k, n = dot_sizes(op, graph)
     if m == 1 and n == 1:
         return Cost(matmul_flops=2.0 * batch * k, valu_ops=2.0 * batch * k)
+    if batch == min(m, n) == 1 and chip.value("mxu.vector_rows") >= 1:
+        return _one_row(k, max(m, n), chip)
     return _gemm(batch, (m, k, n), op, graph, chip)
+
+
+def _one_row(k: int, n: int, chip: Chip) -> Cost:
+    """A row (or column) times a matrix, which the compiler multiplies on the vector units."""
+    weights = float(k * n)
+    cycles = calibration_of(chip).vector_dot_cycles / chip.cores_per_device
+    return Cost(
+        matmul_flops=2.0 * weights, serial_cycles=weights / _VECTOR * cycles, hint=ONE_ROW_HINT
+    )
 
 
 @rule("dot", kind=Kind.MATMUL)
@@ -100,6 +124,26 @@ def _dot(op: Op, graph: Graph, chip: Chip) -> Cost:
     lhs, rhs = (graph.types[v].shape for v in op.operands[:2])
     k = lhs[-1]
     return _gemm(1, (math.prod(lhs) // max(1, k), k, math.prod(rhs) // max(1, k)), op, graph, chip)
+
+
+@rule("chlo.ragged_dot", kind=Kind.MATMUL)
+def _ragged_dot(op: Op, graph: Graph, chip: Chip) -> Cost:
+    """Matmuls of groups of rows (or of the contraction): the rows of all groups, once.
+
+    [M, K] x [G, K, N] -> [M, N]: a group ends in the middle of a tile, so that each costs half the
+    rows more below which loading the weights dominates. [K, M] x [K, N] -> [G, M, N] likewise.
+    """
+    lhs, rhs = (graph.types[v] for v in op.operands[:2])
+    out = graph.types[op.results[0]].shape
+    groups = graph.types[op.operands[2]].elements
+    n = out[-1]
+    is_sum = len(out) > len(lhs.shape) or len(rhs.shape) == len(lhs.shape)
+    m = out[-2] if is_sum else math.prod(lhs.shape[:-1])
+    k = lhs.elements // max(1, m)
+    edges = groups * int(calibration_of(chip).weight_load_rows * chip.mxu_side) // 2
+    sizes = (m, k + edges, n) if is_sum else (m + edges, k, n)
+    padded = _gemm(1, sizes, op, graph, chip)
+    return Cost(matmul_flops=2.0 * m * k * n, mxu_cycles=padded.mxu_cycles)
 
 
 def valid_taps(outputs: int, inputs: int, window: Sequence[int]) -> int:
@@ -168,7 +212,7 @@ def _convolution(op: Op, graph: Graph, chip: Chip) -> Cost:
     k = max(1, round(features_in * taps))
     padded = _gemm(groups, (batch * positions, k, features_out), op, graph, chip)
     flops = 2.0 * groups * batch * positions * features_in * taps * features_out
-    on_mxu = Cost(matmul_flops=flops, mxu_cycles=padded.mxu_cycles)
+    on_mxu = Cost(matmul_flops=flops, mxu_cycles=padded.mxu_cycles)  # windows overlap in VMEM
     if groups == 1:
         return on_mxu
     vector_cycles = flops / chip.valu_ops_per_cycle

@@ -29,14 +29,18 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What one execution of an op asks of a device, apart from HBM traffic.
+    """What one execution of an op asks of a device, apart from what crosses HBM at its borders.
 
     matmul_flops: 2 x multiply-adds of matmuls and convolutions, without padding.
     mxu_cycles: cycles of all matrix units of the device together, padding and dtype included.
     valu_ops, eup_ops, xlu_ops: element operations of the vector ALUs, the transcendental and the
     cross-lane unit.
-    serial_cycles: cycles that nothing overlaps with (address computation of gathers and scatters).
+    scalar_cycles: address computation of gathers and scatters; the other units run beside it.
+    serial_cycles: cycles that nothing overlaps with.
+    hbm_bytes: HBM traffic of an op that reads its operands more than once, all of it; 0 where each
+    operand and result crosses once.
     unmodelled: why there is no number, "" where there is one.
+    hint: what the user could do about the cost, "" where there is nothing.
     """
 
     matmul_flops: float = 0.0
@@ -44,8 +48,11 @@ class Cost:
     valu_ops: float = 0.0
     eup_ops: float = 0.0
     xlu_ops: float = 0.0
+    scalar_cycles: float = 0.0
     serial_cycles: float = 0.0
+    hbm_bytes: float = 0.0
     unmodelled: str = ""
+    hint: str = ""
 
 
 FREE = Cost()

@@ -19,8 +19,8 @@ def test_every_constant_has_a_source_and_says_why() -> None:
 
 def test_values_are_sane() -> None:
     known = module.constants()
-    assert 0.5 < known.hbm_efficiency <= 1
-    assert 0 < known.fixed_s < 1e-5
+    assert 0 < known.vector_efficiency <= 1
+    assert 0 < known.launch_s < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 
 from tests.perf_model.jax_programs import graph, spec
 from torchtpu.perf_model import chip as chips
+from torchtpu.perf_model import stablehlo
 from torchtpu.perf_model.costs.matmul import gemm_cycles, valid_taps
 from torchtpu.perf_model.costs.registry import Cost, Kind, rule, rule_for, rules
-from torchtpu.perf_model.program import Graph, Op
+from torchtpu.perf_model.fitted import calibration_of
+from torchtpu.perf_model.kernel_cost import program_cost
+from torchtpu.perf_model.program import Graph, GraphBuilder, Op
+from torchtpu.perf_model.validation import programs
 
 V5E, V6E, TPU7X = (chips.load(name) for name in ("v5e", "v6e", "tpu7x"))
 
@@ -152,7 +158,7 @@ def test_scatter_pays_per_row() -> None:
         types = spec(999, 8), spec(rows, dtype=jnp.int32), spec(rows, 8)
         return cost_of("scatter", graph(lambda x, i, u: x.at[i].add(u), *types))
 
-    assert scatter(64).serial_cycles == 2 * scatter(32).serial_cycles > 0
+    assert scatter(64).scalar_cycles == 2 * scatter(32).scalar_cycles > 0
 
 
 def test_an_opcode_without_a_rule_is_reported() -> None:
@@ -168,3 +174,92 @@ def test_a_second_rule_is_an_error() -> None:
     rules()
     with pytest.raises(ValueError, match="add: a second cost rule"):
         rule("add", kind=Kind.LOOP)(lambda op, graph, chip: Cost())
+
+
+def test_float16_pays_for_conversion_and_bfloat16_does_not() -> None:
+    def time_s(dtype: str) -> float:
+        return program_cost(programs.matmul(2048, 2048, 2048, dtype), chips.load("v4")).time_s
+
+    elements = 3 * 2048**2
+    v4 = chips.load("v4")
+    convert_s = elements * calibration_of(v4).f16_convert_ops / v4.valu_ops_per_cycle / v4.clock_hz
+    assert time_s("f16") > time_s("bf16") + convert_s
+
+
+def mosaic(width: int, said: Mapping[str, int], name: str = "flash_attention") -> Graph:
+    """A Pallas kernel over queries, keys and values [1, 8, 1024, width]."""
+    builder = GraphBuilder()
+    operands = tuple(builder.input((1, 8, 1024, width), "bf16") for _ in range(3))
+    result = builder.value((1, 8, 1024, width), "bf16")
+    attrs = {"call_target_name": "tpu_custom_call", "kernel_name": name, **said}
+    builder.ops.append(Op(opcode="custom_call", operands=operands, results=(result,), attrs=attrs))
+    return builder.build((result,))
+
+
+SCORES = 8 * 1024 * 1024 // 2
+
+
+def test_a_fused_attention_costs_padded_heads_softmax_and_its_own_bytes() -> None:
+    def cost(width: int, chip: chips.Chip) -> Cost:
+        said = {"kernel_flops": 4 * width * SCORES, "kernel_transcendentals": SCORES}
+        return cost_of("custom_call", mosaic(width, said | {"kernel_bytes_accessed": 999}), chip)
+
+    for chip, share in ((V5E, 2), (V6E, 4)):  # of the matrix unit is filled by heads of 64
+        assert cost(64, chip).mxu_cycles == share * 4 * 64 * SCORES / chip.flops_per_cycle
+    assert cost(256, V6E).mxu_cycles == 4 * 256 * SCORES / V6E.flops_per_cycle
+    softmax = cost(128, V6E)
+    assert softmax.eup_ops == SCORES
+    assert softmax.valu_ops > 3 * SCORES
+    assert softmax.hbm_bytes == 999
+
+
+def test_masked_parts_of_tiles_take_time_but_are_no_flops() -> None:
+    said = {"kernel_flops": 4 * 128 * SCORES, "kernel_transcendentals": SCORES}
+    exact = cost_of("custom_call", mosaic(128, said))
+    tiled = cost_of("custom_call", mosaic(128, said | {"kernel_tile_flops": 6 * 128 * SCORES}))
+    assert tiled.matmul_flops == exact.matmul_flops
+    assert tiled.mxu_cycles == pytest.approx(1.5 * exact.mxu_cycles)
+    assert tiled.eup_ops == pytest.approx(1.5 * exact.eup_ops)
+
+
+def test_other_pallas_kernels_cost_what_they_say_or_are_unmodelled() -> None:
+    estimate = {"kernel_flops": 1000, "kernel_bytes_accessed": 10}
+    said = cost_of("custom_call", mosaic(128, estimate, "mine"))
+    assert said.mxu_cycles == 1000 / V6E.flops_per_cycle
+    silent = cost_of("custom_call", mosaic(128, {}, "mine"))
+    assert "mine gives no cost_estimate" in silent.unmodelled
+
+
+def test_the_cost_estimate_of_a_pallas_kernel_is_read() -> None:
+    def double(x: Any) -> Any:
+        return pl.pallas_call(
+            lambda source, out: out.__setitem__(..., source[...] * 2),
+            out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+            name="mine",
+            cost_estimate=pl.CostEstimate(flops=12, transcendentals=3, bytes_accessed=45),
+            metadata={"tile_flops": "20"},
+        )(x)
+
+    lowered = jax.jit(double).trace(spec(8, 128)).lower(lowering_platforms=("tpu",))
+    program = stablehlo.read(lowered.compiler_ir("stablehlo"))
+    (op,) = (o for o in program.ops if o.opcode == "custom_call")
+    names = ("flops", "transcendentals", "bytes_accessed", "tile_flops")
+    assert [op.int(f"kernel_{name}", 0) for name in names] == [12, 3, 45, 20]
+    assert op.text("kernel_name") == "mine"
+
+
+def test_a_ragged_dot_costs_its_rows_once_and_the_edges_of_its_groups() -> None:
+    def cost(groups: int) -> Cost:
+        types = (
+            spec(4096, 512, dtype=jnp.bfloat16),
+            spec(groups, 512, 1024, dtype=jnp.bfloat16),
+            spec(groups, dtype=jnp.int32),
+        )
+        lowered = jax.jit(lax.ragged_dot).trace(*types).lower(lowering_platforms=("tpu",))
+        program = stablehlo.read(lowered.compiler_ir("stablehlo"))
+        return cost_of("chlo.ragged_dot", program)
+
+    dense = 2 * 4096 * 512 * 1024
+    assert cost(8).matmul_flops == cost(64).matmul_flops == dense
+    assert 1 < cost(8).mxu_cycles / (dense / V6E.flops_per_cycle) < 1.5
+    assert cost(64).mxu_cycles > cost(8).mxu_cycles

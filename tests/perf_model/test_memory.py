@@ -40,7 +40,7 @@ def test_an_intermediate_lives_until_its_last_use() -> None:
 def test_a_saved_activation_stays() -> None:
     def keep(x: Any, w: Any) -> Any:
         a = x @ w
-        return (a @ w @ w @ w) * jnp.sum(a, axis=0)
+        return (a @ w @ w @ w) * a
 
     assert peak(keep, spec(512, 512), spec(512, 512)) >= 5 * MIB
 

@@ -58,7 +58,11 @@ COMPILER_CYCLES = [
 
 
 @pytest.mark.parametrize(("name", "n", "measured_us"), MEASURED_GEMM_US)
-def test_gemms_against_measurements(name: str, n: int, measured_us: float) -> None:
+def test_gemms_against_measurements(
+    name: str, n: int, measured_us: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "v6e":  # as it was measured
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=65536")
     predicted = program_time_s(matmul(n, n, n), chips.load(name)) * 1e6
     assert predicted == pytest.approx(measured_us, rel=0.10)
 

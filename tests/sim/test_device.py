@@ -9,6 +9,7 @@ from torchtpu.perf_model.constants import constants
 from torchtpu.perf_model.program import GraphBuilder
 from torchtpu.perf_model.roofline import program_time_s
 from torchtpu.sim.device import SimDevice
+from torchtpu.sim.host import record_s
 from torchtpu.sim.memory import OutOfHBM
 
 V5E = chips.load("v5e")
@@ -78,3 +79,24 @@ def test_stats_have_stable_names() -> None:
         *("chip", "launches", "elapsed_s", "device_busy_s", "device_idle_s", "hbm_in_use_bytes"),
         *("hbm_peak_bytes", "hbm_capacity_bytes", "allocations", "live_allocations"),
     }
+
+
+def test_a_program_must_fit_with_its_outputs_less_what_it_overwrites() -> None:
+    builder = GraphBuilder()
+    x = builder.input((1 << 20, 1 << 11), "f32")  # 8 GiB
+    graph = builder.build((builder.op("negate", (x,), (1 << 20, 1 << 11), "f32"),))
+    device = SimDevice(V5E)
+    device.allocate(8 << 30)
+    with pytest.raises(OutOfHBM, match=r"requested 8\.00 GiB.*\nThe program takes 8\.00 GiB"):
+        device.admit(graph)
+    device = SimDevice(V5E)
+    device.allocate(8 << 30)
+    device.admit(graph, reused_bytes=8 << 30)
+    assert device.stats()["hbm_peak_bytes"] == 8 << 30
+
+
+def test_recording_ops_takes_host_time_and_no_device_time() -> None:
+    device = SimDevice(V5E)
+    device.record(1000)
+    assert device.elapsed_s == pytest.approx(1000 * record_s())
+    assert device.stats()["device_busy_s"] == 0

@@ -48,3 +48,27 @@ def test_freeing_more_than_is_in_use_is_loud() -> None:
         hbm.free(1)
     with pytest.raises(ValueError, match="not negative"):
         hbm.allocate(-1)
+
+
+def test_what_is_needed_for_a_moment_raises_the_peak_alone() -> None:
+    hbm = account()
+    hbm.allocate(GIB)
+    hbm.require(4 * GIB)
+    assert (hbm.in_use_bytes, hbm.peak_bytes, hbm.allocations) == (GIB, 5 * GIB, 1)
+    with pytest.raises(OutOfHBM, match=r"in use 3.00 GiB .*\nwhat it is for") as caught:
+        hbm.require(14 * GIB, lambda: ["what it is for"], held_bytes=2 * GIB)
+    assert caught.value.details == ("what it is for",)
+    assert hbm.peak_bytes == 5 * GIB
+
+
+def test_up_to_the_peak_a_caller_may_count_by_itself() -> None:
+    hbm = account()
+    hbm.allocate(2 * GIB)
+    hbm.free(GIB)
+    assert hbm.quiet_bytes == 2 * GIB
+    hbm.reset_peak()
+    assert hbm.quiet_bytes == GIB
+    with hbm.suspended():
+        hbm.allocate(100 * GIB)
+        hbm.free(100 * GIB)
+    assert (hbm.peak_bytes, hbm.quiet_bytes) == (GIB, GIB)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from torchtpu.cli import calibrate, validate
 from torchtpu.perf_model import cli
 
 
@@ -20,11 +21,34 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="a step as one compiled program, or one program per op (default: fused)",
     )
     parser.add_argument(
+        "--topology",
+        default="",
+        metavar="SHAPE",
+        help="chips of a slice, such as 16x16 or 4x4x8: the script is one of so many processes",
+    )
+    parser.add_argument(
+        "--slices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="slices joined by the data center network",
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="R", help="which rank the script is (default: 0)"
+    )
+    parser.add_argument(
         "--steps",
         type=int,
         default=4,
         metavar="N",
         help="stop the script after N steps (default: 4)",
+    )
+    parser.add_argument(
+        "--oracle",
+        choices=("model", "libtpu", "both"),
+        default="",
+        help="our own model, the TPU compiler, or both side by side (default: libtpu where the "
+        "extra torchtpu[tpu] is installed)",
     )
     cli.add_format(parser)
 
@@ -57,6 +81,8 @@ def _after_the_script(arguments: argparse.Namespace) -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     from torchtpu.estimate import ScriptError, estimate_script
     from torchtpu.perf_model import report
+    from torchtpu.perf_model.collectives import CollectiveError
+    from torchtpu.perf_model.topology import TopologyError
 
     script_arguments = _after_the_script(arguments)
     if arguments.steps < 1:
@@ -68,8 +94,12 @@ def _run(arguments: argparse.Namespace) -> int:
             chip=arguments.chip,
             mode=arguments.mode,
             max_steps=arguments.steps,
+            topology=arguments.topology,
+            slices=arguments.slices,
+            rank=arguments.rank,
+            oracle=arguments.oracle,
         )
-    except ScriptError as error:
+    except (ScriptError, TopologyError, CollectiveError) as error:
         raise cli.CommandError(str(error)) from error
     if arguments.format == "json":
         cli.write_json(report.to_json(found))
@@ -86,6 +116,8 @@ cli.register(
         run=_run,
     )
 )
+cli.register(validate.COMMAND)
+cli.register(calibrate.COMMAND)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

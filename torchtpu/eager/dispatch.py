@@ -97,6 +97,7 @@ def _install_other_layouts(library: torch.library.Library) -> None:
 def _hand_written() -> dict[str, Callable[..., Any]]:
     from torchtpu.eager import (
         attention,
+        collectives,
         conjugate,
         copy_ops,
         ctc,
@@ -113,7 +114,17 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
         view_ops,
     )
 
-    del attention, conjugate, copy_ops, ctc, dynamic, missing_meta, out_variants, random_checks
+    del (
+        attention,
+        collectives,
+        conjugate,
+        copy_ops,
+        ctc,
+        dynamic,
+        missing_meta,
+        out_variants,
+        random_checks,
+    )
     del linalg, nested, sparse, sparse_compressed, vendor
     return {n: _annotated(n, fn) for n, fn in view_ops.KERNELS.items() if schema.exists(n)}
 

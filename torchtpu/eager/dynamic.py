@@ -14,6 +14,7 @@ import torch
 
 from torchtpu import tensor
 from torchtpu.eager import copy_ops
+from torchtpu.eager.abstract import needs_values
 from torchtpu.eager.view_ops import kernel
 from torchtpu.tensor import alias
 
@@ -117,7 +118,8 @@ def first(padded: torch.Tensor, count: int) -> torch.Tensor:
     return view
 
 
-def _count_nonzero(mask: torch.Tensor) -> int:
+def _count_nonzero(mask: torch.Tensor, op: str) -> int:
+    needs_values(op)
     return int(torch.count_nonzero(mask).item())
 
 
@@ -178,7 +180,7 @@ def _arange_type(
 @kernel("aten::nonzero")
 def nonzero(self: torch.Tensor) -> torch.Tensor:
     """Indices of the elements that are not 0, one row each, and dim by dim in memory."""
-    count = _count_nonzero(self)
+    count = _count_nonzero(self, "nonzero")
     found = first(_nonzero(self, bucket(count, self.numel())), count)
     return torch.empty_strided(
         found.shape, (1, max(count, 1)), dtype=found.dtype, device=found.device
@@ -191,7 +193,7 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype not in (torch.bool, torch.uint8):
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     self, mask = torch.broadcast_tensors(self, mask)
-    count = _count_nonzero(mask)
+    count = _count_nonzero(mask, "masked_select")
     return first(_masked_select(self, mask, bucket(count, mask.numel())), count)
 
 
@@ -204,8 +206,10 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
         raise RuntimeError("repeats has to be Long or Int tensor")
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
-    if output_size is None and int(repeats.min().item()) < 0:
-        raise RuntimeError("repeats can not be negative")
+    if output_size is None:
+        needs_values("repeat_interleave")
+        if int(repeats.min().item()) < 0:
+            raise RuntimeError("repeats can not be negative")
     count = int(repeats.sum().item()) if output_size is None else output_size
     return first(_repeat_interleave(repeats, bucket(count)), count)
 
@@ -234,6 +238,7 @@ def bincount(
         raise RuntimeError("minlength should be >= 0")
     if self.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+    needs_values("bincount")
     low, high = (int(v.item()) for v in torch.aminmax(self))
     if low < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
@@ -251,6 +256,7 @@ def _unique(
     none = tensor.empty((0,), torch.int64)
     if rows.shape[0] == 0:
         return torch.empty_like(rows, memory_format=torch.contiguous_format), none, none
+    needs_values("unique")
     ordered, starts, place, number = _distinct(rows, sort)
     count = int(number.item())
     found, often = _distinct_parts(ordered, starts, bucket(count, rows.shape[0]))
@@ -433,7 +439,7 @@ def _index_by_mask(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -
     assert mask is not None
     _check_mask(self, mask, dim)
     mask = mask.to(self.device)
-    count = _count_nonzero(mask)
+    count = _count_nonzero(mask, "index by a mask")
     places = _nonzero(mask, bucket(count, mask.numel()))
     if not mask.numel():
         places = first(places, 0)  # there may be no element that a bucket of one could name

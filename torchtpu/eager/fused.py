@@ -21,10 +21,11 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchtpu import executor
-from torchtpu.eager import blame, one_by_one
+from torchtpu.eager import blame, one_by_one, out_of_memory
 from torchtpu.eager.joined import Wiring, join
 from torchtpu.generator import device_keys
 from torchtpu.partition import Plan, Run, partition
+from torchtpu.sim.memory import OutOfHBM
 from torchtpu.storage import Buffer, Deferred, launch_lock
 
 LOOP_CALLS = 256  # a first call that comes again after so many is taken for a loop's next turn
@@ -167,10 +168,12 @@ class Recording:
         if self.done:
             return
         self.done = True
+        executor.current().target.recorded(self.length)
         live, buffers = self._wanted()
         if not live:
             return
-        arrays, self.arrays, self.holders, self.known = self.arrays, [], [], {}
+        arrays, holders = self.arrays, self.holders
+        self.arrays, self.holders, self.known = [], [], {}
         try:
             _hand_out(buffers, self._compiled(live, buffers)(arrays))
         except Exception as error:
@@ -178,6 +181,8 @@ class Recording:
             values = one_by_one.run(steps, arrays, error)
             _hand_out(buffers, [values[index] for index in live], repr(error))
             if any(value is None for value in values):
+                if isinstance(error, OutOfHBM):  # before anything has run
+                    out_of_memory.undo(error, steps, arrays, holders)
                 raise
         except BaseException as interrupt:
             _hand_out(buffers, [None] * len(live), repr(interrupt))

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from torchtpu import config, executor, recompiles
-from torchtpu.eager import ahead, blame
+from torchtpu.eager import ahead, blame, out_of_memory
 from torchtpu.eager.fused import Fused
 from torchtpu.errors import TpuError
 from torchtpu.generator import device_keys
@@ -107,6 +107,7 @@ _MODES: dict[EagerMode, Any] = {
 }
 current: Any = STRICT  # anything with `launch` and `flush`
 recompiles.history.user_line = blame.user_line
+out_of_memory.serve()
 
 
 def mode() -> EagerMode:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchtpu.eager import view_ops
+from torchtpu.eager.abstract import needs_values
 from torchtpu.eager.dynamic import bucket, first
 from torchtpu.eager.schema import overload
 from torchtpu.eager.sparse import borrow, elementwise, kernel
@@ -97,6 +98,7 @@ def padded_to_jagged(
     name = "_padded_dense_to_jagged_forward"
     starts = _one_jagged_dim(name, offsets)
     if total_L is None:
+        needs_values(name, starts)
         ends = starts.cpu()
         total_L = int(ends[-1])
         longest = int(ends.diff().max()) if len(ends) > 1 else 0

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from torchtpu import dtypes, tensor, views
+from torchtpu.eager.abstract import needs_values
 from torchtpu.errors import TpuError
 from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, Layout, buffer_of, physical_layout
@@ -194,6 +195,8 @@ def tensor_split(
     self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0
 ) -> list[torch.Tensor]:
     """Split at places, or in as many parts as, a tensor on the host or on the device says."""
+    if tensor_indices_or_sections.device.type == "tpu":
+        needs_values("tensor_split", tensor_indices_or_sections)
     where = tensor_indices_or_sections.cpu()
     if isinstance(where, private.FakeTensor):  # torch.compile then breaks its graph
         raise private.DataDependentOutputException(

@@ -182,6 +182,7 @@ class Recorder:
 
 
 def _mark(kinds: dict[int, str], value: Any, kind: str) -> None:
+    value = getattr(value, "_local_tensor", value)  # a DTensor's part that is here
     if isinstance(value, torch.Tensor) and value.device.type == "tpu":
         array = buffer_of(value.untyped_storage()).array
         if isinstance(array, AbstractArray):

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from torchtpu import targets
+from torchtpu.estimate import ranks
+from torchtpu.oracle import choose
+from torchtpu.oracle.choose import Chosen
 from torchtpu.perf_model import chip as chips
+from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.report import Report
 from torchtpu.perf_model.roofline import estimate_steps
+from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.topology import load as load_topology
+from torchtpu.sim.step import StepSimulator
 
 
 class ScriptError(Exception):
@@ -22,18 +29,36 @@ class ScriptError(Exception):
 
 
 def estimate_script(
-    script: str, arguments: Sequence[str], *, chip: str, mode: str = "fused", max_steps: int = 4
+    script: str,
+    arguments: Sequence[str],
+    *,
+    chip: str,
+    mode: str = "fused",
+    max_steps: int = 4,
+    topology: str = "",
+    slices: int = 1,
+    rank: int = 0,
+    oracle: str = "",
 ) -> Report:
     """Run `script` with target sim and abstract buffers; return the estimate of its steps.
 
     chip: a name of perf_model/chips. mode: "fused" (a step is one program) or "strict" (an op is).
-    The process must not have used the device yet. Raises UnknownChip and ScriptError.
+    topology: chips of one slice, such as "16x16"; the script is then rank `rank` of one process a
+    device, as torchrun starts them. oracle: "model", "libtpu" or "both"; "" is libtpu where it is
+    installed. The process must not have used the device yet.
+    Raises UnknownChip, TopologyError and ScriptError.
     """
     facts = chips.load(chip).require_complete()
+    network = _network(facts, topology, slices, rank)
     if not Path(script).is_file():
         raise ScriptError(f"[estimate] no such script: {script}")
+    asked = _oracle(oracle, facts, network.topology if network else None)
     os.environ["TORCHTPU_TARGET"] = targets.simulated(chip)
     os.environ["TORCHTPU_SIM_NUMERICS"] = "0"
+    if network is not None:
+        local = network.topology.chips_per_host * facts.devices_per_chip
+        ranks.imitate_torchrun(rank, network.devices, local)
+    ranks.meet_nobody(rank, network.devices if network else 1)
     from torchtpu import register
 
     register()
@@ -65,11 +90,30 @@ def estimate_script(
     if recorder.read_at:
         places = ", ".join(f"{line} ({n}x)" for line, n in recorder.read_at.most_common(3))
         notes.append(f"values read on the host were zeros: {places}")
-    return Report(
-        script=" ".join([script, *arguments]),
-        steps=tuple(estimate_steps(recorder.steps, facts, mode)),
-        notes=tuple(notes),
-    )
+    models = estimate_steps(recorder.steps, facts, mode, network)
+    return asked.report(" ".join([script, *arguments]), recorder.steps, models, notes)
+
+
+def _oracle(name: str, chip: chips.Chip, topology: Topology | None) -> Chosen:
+    try:
+        return choose.chosen(name, chip, topology)
+    except (targets.TargetError, ValueError) as error:
+        raise ScriptError(str(error)) from error
+
+
+def _network(chip: Chip, topology: str, slices: int, rank: int) -> StepSimulator | None:
+    """Return what simulates many devices; None for one."""
+    if not topology:
+        if rank or slices != 1:
+            raise ScriptError("[estimate] --rank and --slices are of a --topology; expected one")
+        return None
+    network = StepSimulator(load_topology(chip, topology, slices))
+    if not 0 <= rank < network.devices:
+        raise ScriptError(
+            f"[estimate] --rank: expected 0 to {network.devices - 1}, the devices of "
+            f"{network.name}, got {rank}"
+        )
+    return network
 
 
 def _run(script: str, arguments: Sequence[str]) -> dict[str, Any]:

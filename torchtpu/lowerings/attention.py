@@ -2,17 +2,19 @@
 
 softmax(scale * Q K^T + bias) V with the softmax in float32 (float64 for float64). The backward
 program recomputes the probabilities from the saved log-sum-exp, as FlashAttention does (Dao et al.
-2022, algorithm 4), so nothing of size S x T is kept between the two.
+2022, algorithm 4), so nothing of size S x T is kept between the two. For platform tpu both are
+kernels of attention_tpu/ where the shapes allow it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import lax
 
-from torchtpu.lowerings import random
+from torchtpu.lowerings import attention_tpu, random
 from torchtpu.lowerings.registry import Array, lowering
 
 
@@ -112,7 +114,35 @@ def attention(
     scale: Array | None,
 ) -> tuple[Array, Array]:
     """[B, H, S, D] queries over [B, K, T, D] keys -> [B, H, S, E] and the log-sum-exp [B, H, S]."""
-    return forward(Heads.of(query, key, value, attn_bias, is_causal, scale), None)
+    sizes = attention_tpu.taken(query, key, value, attn_bias, is_causal)
+    if sizes is None:
+        return forward(Heads.of(query, key, value, attn_bias, is_causal, scale), None)
+    out, lse = _attention(query, key, value, attn_bias, scale, of=sizes)
+    return out, lse
+
+
+def _forward_in_ops(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    scale: Array | None,
+    *,
+    of: attention_tpu.Sizes,
+) -> Sequence[Array]:
+    out, lse = forward(Heads.of(query, key, value, bias, of.causal, scale), None)
+    return out.astype(query.dtype), lse
+
+
+_attention = attention_tpu.Forked(
+    "torchtpu_attention",
+    ops=_forward_in_ops,
+    kernels=attention_tpu.forward_kernels,
+    results=lambda query, *_, of: [
+        query.update(shape=(*query.shape[:3], of.value_width), weak_type=False),
+        query.update(shape=query.shape[:3], dtype=jnp.dtype(jnp.float32), weak_type=False),
+    ],
+)
 
 
 @lowering("torchtpu::attention_dropout", key=True)
@@ -150,14 +180,55 @@ def attention_backward(
     scale: Array | None,
 ) -> tuple[Array | None, ...]:
     """Gradients of query, key, value and bias."""
+    sizes = attention_tpu.taken(query, key, value, attn_bias, is_causal)
+    no_bias_gradient = attn_bias is None or not output_mask[3]
+    if sizes is not None and seed is None and no_bias_gradient and any(output_mask[:3]):
+        given = (grad_out, query, key, value, attn_bias, out, logsumexp, scale)
+        made = iter(_attention_backward(*given, of=sizes, wanted=output_mask[:3]))
+        return *(next(made) if wanted else None for wanted in output_mask[:3]), None
     heads = Heads.of(query, key, value, attn_bias, is_causal, scale)
     keep = None if seed is None or offset is None else kept(bits_of(seed, offset), heads, dropout_p)
     grads, scores = backward(heads, grad_out, None, logsumexp, keep)
-    shapes = (query.shape, key.shape, value.shape)
-    found = [
-        g.reshape(s) if w else None for g, s, w in zip(grads, shapes, output_mask, strict=False)
-    ]
+    found = _wanted(grads, (query, key, value), output_mask)
     return *found, _grad_bias(scores, heads.bias, attn_bias) if output_mask[3] else None
+
+
+def _wanted(
+    grads: Sequence[Array], inputs: Sequence[Array], wanted: Sequence[bool]
+) -> list[Array | None]:
+    """Gradients in the shapes of their inputs, None for those that nobody wants."""
+    return [
+        g.reshape(x.shape) if w else None for g, x, w in zip(grads, inputs, wanted, strict=False)
+    ]
+
+
+def _backward_in_ops(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    _out: Array,
+    logsumexp: Array,
+    scale: Array | None,
+    *,
+    of: attention_tpu.Sizes,
+    wanted: tuple[bool, bool, bool],
+) -> Sequence[Array]:
+    heads = Heads.of(query, key, value, bias, of.causal, scale)
+    grads, _ = backward(heads, grad_out, None, logsumexp, None)
+    found = _wanted(grads, (query, key, value), wanted)
+    return [g.astype(query.dtype) for g in found if g is not None]
+
+
+_attention_backward = attention_tpu.Forked(
+    "torchtpu_attention_backward",
+    ops=_backward_in_ops,
+    kernels=attention_tpu.backward_kernels,
+    results=lambda _, query, key, value, *__, of, wanted: [
+        x.update(weak_type=False) for x, w in zip((query, key, value), wanted, strict=True) if w
+    ],
+)
 
 
 def bits_of(seed: Array, offset: Array) -> Array:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from torchtpu.partition.graph import Graph
+import numpy as np
+
 from torchtpu.partition.repeats import Stretch, stretches
 
 LOST_PER_CROSSING = 2  # nodes outside the repeats that one value less between them is worth
@@ -26,10 +28,19 @@ class Limits:
     saved: int = 128  # by a repetition, or it is not worth its launches
 
 
+class Row(Protocol):
+    """Nodes in a row, such as a `Graph`: signatures, equal for equal nodes, and what crosses."""
+
+    signatures: np.ndarray[Any, Any]
+
+    def crossing(self) -> np.ndarray[Any, Any]:
+        """Count, for a cut before each node, the values that only that cut makes outputs."""
+
+
 class Cutter:
     """Finds the cuts of one sequence of nodes."""
 
-    def __init__(self, graph: Graph, limits: Limits) -> None:
+    def __init__(self, graph: Row, limits: Limits) -> None:
         self._limits = limits
         self._crossing = graph.crossing()
         self._stretches = stretches(graph.signatures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,6 +29,47 @@ def parse_module(text: str | bytes) -> Any:
 
     with mlir.make_ir_context():
         return ir.Module.parse(text)
+
+
+@taken_from("jax")
+def ir_context() -> Any:
+    """Return a new MLIR context that knows the dialects of JAX's programs."""
+    from jax._src.interpreters import mlir
+
+    return mlir.make_ir_context()
+
+
+@taken_from("jaxlib")
+def bytecode(module: Any) -> bytes:
+    """Return a module as MLIR bytecode, for the same version of jaxlib."""
+    text = io.BytesIO()
+    module.operation.write_bytecode(text)
+    return text.getvalue()
+
+
+@taken_from("jax")
+def portable(module: Any) -> bytes:
+    """Return a StableHLO module as a portable artifact, which newer versions read too."""
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
+    from jaxlib.mlir.dialects import stablehlo
+
+    xla: Any = vars(xla_client)["_xla"]
+    version = stablehlo.get_version_from_compatibility_requirement(
+        stablehlo.StablehloCompatibilityRequirement.WEEK_4
+    )
+    made: bytes = xla.mlir.serialize_portable_artifact(module, version, True)
+    return made
+
+
+@taken_from("jax")
+def parse_portable(artifact: bytes) -> Any:
+    """Return the module of a portable artifact."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
+
+    xla: Any = vars(xla_client)["_xla"]
+    with mlir.make_ir_context():
+        return xla.mlir.deserialize_portable_artifact(artifact)
 
 
 @taken_from("jax")
@@ -113,6 +155,31 @@ def compile_options(devices: Sequence[Any] = ()) -> Any:
 
 
 @taken_from("jax")
+def primitive(name: str, shape: Callable[..., Any], emit: Callable[..., Any]) -> Any:
+    """Return a new primitive: its result's type of its operand's, and what lowers it anywhere."""
+    from jax._src import core, dispatch
+    from jax.interpreters import mlir
+
+    made = core.Primitive(name)
+    made.def_impl(dispatch.apply_primitive)
+    made.def_abstract_eval(shape)
+    mlir.register_lowering(made, emit)
+    return made
+
+
+@taken_from("jax")
+def replica_options(devices: Sequence[Any]) -> Any:
+    """Return XLA's options for a program that each of some devices runs as it is written."""
+    from jax._src import compiler
+
+    return compiler.get_compile_options(
+        num_replicas=len(devices),
+        num_partitions=1,
+        device_assignment=np.array([[d.id] for d in devices]),
+    )
+
+
+@taken_from("jax")
 def initialize_lapack() -> None:
     """Find the functions behind jaxlib's LAPACK calls, as JAX does when it traces the first one."""
     from jax._src.lax import linalg
@@ -143,6 +210,29 @@ def lu() -> tuple[Any, Any, Any]:
     from jax._src.lax import linalg
 
     return linalg.lu_p, linalg._lu_tpu_lowering_rule, linalg._lu_python
+
+
+@taken_from("jax")
+def is_on_one_device(ctx: Any) -> bool:
+    """Whether what a lowering rule is asked for is one device's own: nothing of it is partitioned.
+
+    ctx: the rule's context. Inside a shard_map over all axes of a mesh each device has its part.
+    """
+    context = ctx.module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    if mesh is None:
+        return int(getattr(context, "num_devices", 1)) == 1
+    manual: frozenset[Any] = frozenset(context.manual_axes) | frozenset(mesh.manual_axes)
+    return manual == frozenset(mesh.axis_names)
+
+
+@taken_from("jax")
+def matmul_precision() -> str | None:
+    """Return what this thread's products of float32 are traced with, in JAX's words."""
+    from jax._src import config
+
+    found: str | None = config.default_matmul_precision.value
+    return found
 
 
 @taken_from("jax")

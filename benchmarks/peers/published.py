@@ -1,0 +1,82 @@
+"""The published rows, chips and decoders as the scripts that run the peers read them: straight from
+the project's TOML files with the standard library, for those scripts run where torchtpu is not.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+VALIDATION = ROOT / "perf_model" / "validation"
+Json = dict[str, Any]
+
+
+def _toml(path: Path) -> Json:
+    with path.open("rb") as file:
+        return tomllib.load(file)
+
+
+def rows(kind: str) -> Iterator[Json]:
+    """{id, chip, config} of every published row of a kind ("gemm", "serving")."""
+    for path in sorted(VALIDATION.glob("*.toml")):
+        data = _toml(path)
+        for workload in data.get("workload", ()):
+            if workload["kind"] == kind:
+                for row in workload["rows"]:
+                    yield {"id": row["id"], "chip": workload["chip"], "config": workload["config"]}
+        if kind == "gemm" and "columns" in data:
+            yield from _grid(data)
+
+
+def _grid(data: Mapping[str, Any]) -> Iterator[Json]:
+    for m, k, n, _ in data["rows"]:
+        config = {"m": m, "k": k, "n": n, "dtype": data["dtype"]}
+        yield {"id": data["name"].format(m=m, k=k, n=n), "chip": data["chip"], "config": config}
+
+
+def chip(name: str) -> Json:
+    """{"section.key": value} of a chip file; a quantity may be per chip or per core."""
+    data = _toml(ROOT / "perf_model" / "chips" / f"{name}.toml")
+    return {
+        f"{section}.{key}": fact["value"]
+        for section, facts in data.items()
+        if isinstance(facts, dict)
+        for key, fact in facts.items()
+        if "value" in fact
+    }
+
+
+def devices_per_chip(facts: Mapping[str, Any]) -> int:
+    """How many JAX devices one chip is."""
+    return int(facts["structure.tensorcores"] // facts["structure.cores_per_device"])
+
+
+def decoder(name: str) -> Json:
+    """Sizes of a decoder of examples/llm.py."""
+    return dict(_toml(ROOT / "examples" / "llm_models.toml")[name])
+
+
+def option(arguments: Sequence[str], name: str, default: str = "") -> str:
+    """The value of an option of a command line of examples/llm.py."""
+    return arguments[arguments.index(name) + 1] if name in arguments else default
+
+
+def write(path: str, peer: str, package: str, found: Sequence[Json], notes: Sequence[str]) -> None:
+    """Writes what a peer says of the rows, in the form that table.py reads."""
+    report = {
+        "peer": peer,
+        "version": version(package),
+        "python": platform.python_version(),
+        "command": shlex.join(["python", *sys.argv]),
+        "notes": list(notes),
+        "rows": list(found),
+    }
+    Path(path).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Published measurements with their sources, and what the model predicts for them."""

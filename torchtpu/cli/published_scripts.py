@@ -1,0 +1,122 @@
+"""Published training and serving rows: their command lines through `torchtpu-perf estimate`, in
+processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchtpu.perf_model.chip import load
+from torchtpu.perf_model.validation.rows import Row
+from torchtpu.perf_model.validation.table import Answer
+
+KINDS = ("training", "serving")
+SCRIPT = Path(__file__).parents[2] / "examples" / "llm.py"
+_LIMIT_S = 1800.0
+_STEPS = "2"  # the second step is one like all others
+
+
+class RunError(Exception):
+    """A command line without an estimate; the message is the reason."""
+
+
+@dataclass(slots=True)
+class Runs:
+    """Runs each command line once. `script` is examples/llm.py, which the wheel does not hold."""
+
+    oracle: str
+    script: Path = SCRIPT
+    limit_s: float = _LIMIT_S
+    _known: dict[tuple[str, ...], float | str] = field(default_factory=dict)
+
+    def answer(self, row: Row) -> Answer:
+        """What the oracle says of a row of one of KINDS."""
+        try:
+            return Answer(row=row, predicted=self._predict(row))
+        except RunError as error:
+            return Answer(row=row, reason=str(error))
+
+    def _predict(self, row: Row) -> float:
+        config = row.config
+        if row.kind == "training":
+            return _training(row, self.step_s(row, config["arguments"]))
+        prefill_s = self.step_s(row, config["prefill"])
+        decode_s = self.step_s(row, config["decode"])
+        batch, out = config["batch"], config["output_tokens"]
+        tokens_per_s = float(batch * out / (batch * prefill_s + out * decode_s))
+        devices = load(row.chip).devices_per_chip
+        return (
+            tokens_per_s / (_ranks(config["decode"]) / devices) if _per_chip(row) else tokens_per_s
+        )
+
+    def step_s(self, row: Row, arguments: Sequence[str]) -> float:
+        """Seconds of a step of a command line. Raises RunError."""
+        where = ("--chip", row.chip, "--topology", row.config["topology"])
+        slices = ("--slices", str(row.config["slices"]), "--oracle", self.oracle)
+        command = (*where, *slices, str(self.script), "--steps", _STEPS, *arguments)
+        if command not in self._known:
+            self._known[command] = self._run(command)
+        found = self._known[command]
+        if isinstance(found, str):
+            raise RunError(found)
+        return found
+
+    def _run(self, command: Sequence[str]) -> float | str:
+        if not self.script.exists():
+            return f"{self.script} is not there: it belongs to the source tree"
+        split = command.index(str(self.script)) + 1
+        line = [*command[: split - 1], "--format", "json", command[split - 1], "--"]
+        done = _child([*line, *command[split:]], self.limit_s)
+        return done if isinstance(done, str) else _step_s(done)
+
+
+def _child(arguments: Sequence[str], limit_s: float) -> Any:
+    """The JSON of `torchtpu-perf estimate`, or why there is none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchtpu.cli.perf", "estimate", *arguments],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no estimate within {limit_s:g} s"
+    start = done.stdout.find('{\n  "format"')
+    if done.returncode or start < 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {done.returncode} and no estimate"
+    return json.loads(done.stdout[start:])
+
+
+def _step_s(report: Any) -> float | str:
+    """Seconds of the last step of an estimate."""
+    steps = report.get("steps") or []
+    return float(steps[-1]["time_s"]) if steps else "the script made no step"
+
+
+def _training(row: Row, step_s: float) -> float:
+    """The row's quantity from the time of its step. Raises RunError."""
+    if row.metric == "step_time":
+        return step_s
+    if row.metric == "tokens_per_s_per_chip":
+        return float(row.config["tokens"]) / step_s
+    return float(row.config["model_flops"]) / step_s / 1e12
+
+
+def _per_chip(row: Row) -> bool:
+    return row.unit.endswith("/chip")
+
+
+def _ranks(arguments: Sequence[str]) -> int:
+    """Ranks that serve together."""
+    return int(arguments[arguments.index("--tensor") + 1]) if "--tensor" in arguments else 1

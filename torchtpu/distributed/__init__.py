@@ -1,0 +1,1 @@
+"""torch.distributed on device tpu: process-group backend "tpu_dist" (alias "tpu")."""
