@@ -110,6 +110,7 @@ def _step_lines(folded: Folded, model: StepEstimate | None) -> list[str]:
         *([("network", _network(step))] if step.devices > 1 else []),
         ("unmodelled", _unmodelled(step)),
         ("HBM peak", _memory(step)),
+        *(("hint", f"{hint} (x{count})") for hint, count in step.hints),
         *([("oracle model", _against(step, model))] if model else []),
         *(("libtpu", remark) for remark in step.remarks),
     ]
@@ -243,6 +244,7 @@ def _step_json(folded: Folded, model: StepEstimate | None) -> Json:
         "kernels": step.kernels,
         "unmodelled_share": step.unmodelled_share,
         "unmodelled": [{"reason": reason, "count": count} for reason, count in step.unmodelled],
+        "hints": [{"hint": hint, "count": count} for hint, count in step.hints],
         "memory": {
             "peak_bytes": step.memory.peak_bytes,
             "usable_bytes": step.memory.usable_bytes,

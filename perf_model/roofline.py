@@ -112,6 +112,7 @@ class StepEstimate:
     oracle: str = "model"
     memory_origin: str = "model"
     remarks: tuple[str, ...] = ()
+    hints: tuple[tuple[str, int], ...] = ()
     topology: str = ""
     devices: int = 1
     exposed_s: float = 0.0
@@ -334,6 +335,7 @@ def _estimate(
         unmodelled=tuple(sorted(cost.unmodelled.items(), key=lambda item: (-item[1], item[0]))),
         memory=memory,
         dearest=steps.dear.dearest(time_s),
+        hints=tuple(sorted(cost.hints.items(), key=lambda item: (-item[1], item[0]))),
         topology=network.name if network else "",
         devices=network.devices if network else 1,
         exposed_s=steps.exposed_s,

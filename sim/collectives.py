@@ -27,13 +27,15 @@ _POINT_TO_POINT = ("collective_permute", "send_recv")
 class Request:
     """One collective, run by all groups of its form at the same time.
 
-    size_bytes: of the full (unsharded) array; at_ps: when it is launched.
+    size_bytes: of the full (unsharded) array; at_ps: when it is launched. With pairs it is a
+    collective_permute of just these (source, target) devices, size_bytes a message.
     """
 
     kind: str
     size_bytes: int
     group: Group
     at_ps: int = 0
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +76,25 @@ def simulate(
     """
     request = Request(kind=kind, size_bytes=math.ceil(size_bytes), group=tuple(group))
     return simulate_together([request], topology, chip=chip, faults=faults, fold=fold)
+
+
+def simulate_permute(
+    size_bytes: int,
+    pairs: Sequence[tuple[int, int]],
+    topology: Topology,
+    *,
+    chip: Chip | None = None,
+    faults: Faults | None = None,
+) -> Simulated:
+    """A collective_permute of these (source, target) devices, `size_bytes` per message."""
+    members = tuple(sorted({device for pair in pairs for device in pair}))
+    request = Request(
+        kind="collective_permute",
+        size_bytes=math.ceil(size_bytes),
+        group=members,
+        pairs=tuple(pairs),
+    )
+    return simulate_together([request], topology, chip=chip, faults=faults)
 
 
 def simulate_together(
@@ -121,8 +142,19 @@ def _check(request: Request, topology: Topology) -> None:
         raise CollectiveError(
             f"[send_recv] expected a group of two devices, got {len(request.group)}"
         )
-    if topology.twisted and request.kind == "all_to_all":
-        raise NetworkError("[all_to_all] on a twisted torus has a closed form only")
+    if not simulated(request, topology):
+        raise NetworkError(
+            f"[{request.kind}] among {len(request.group)} devices has a closed form only: an "
+            "all-to-all on a twisted torus, or a group that is not a box of the torus"
+        )
+
+
+def simulated(request: Request, topology: Topology) -> bool:
+    """Whether a collective can be simulated; the others have a closed form only."""
+    if request.kind in _POINT_TO_POINT:
+        return True
+    twisted = topology.twisted and request.kind == "all_to_all"
+    return footprint(request.group, topology).regular and not twisted
 
 
 def _network(
@@ -156,20 +188,18 @@ def _phases(
 ) -> list[Phase]:
     if shape.size == 1:
         return []
-    if request.kind in _POINT_TO_POINT or not shape.regular:
+    if request.kind in _POINT_TO_POINT:
         return _direct(request, groups, links)
     return Schedule(links, groups, shape, known.chunks).phases(request.kind, request.size_bytes)
 
 
 def _direct(request: Request, groups: list[Group], links: Links) -> list[Phase]:
     """Messages over dimension-ordered routes: a shift along each group, or a send."""
-    if request.kind not in _POINT_TO_POINT:
-        raise NetworkError(
-            f"[{request.kind}] a group of {len(request.group)} devices that is not a box of the "
-            "torus has a closed form only"
-        )
     stage = Stage(keep=False)
-    if request.kind == "send_recv":
+    pairs: list[tuple[int, int, int]]
+    if request.pairs:
+        pairs = [(source, target, request.size_bytes) for source, target in request.pairs]
+    elif request.kind == "send_recv":
         pairs = [(request.group[0], request.group[1], request.size_bytes)]
     else:
         size = -(-request.size_bytes // len(request.group))
@@ -187,6 +217,8 @@ def _direct(request: Request, groups: list[Group], links: Links) -> list[Phase]:
 
 def _way(source: int, target: int, links: Links) -> Path:
     start, end = links.coords(source), links.coords(target)
+    if source == target:
+        return ()
     if start.slice != end.slice:
         return links.over_dcn(source, target)
     if start[:4] == end[:4]:

@@ -2,7 +2,8 @@
 
 A collective is first simulated by itself, phase by phase; each phase then takes the first gap in
 which all links of its kind are free. So collectives on different axes or networks overlap, and
-those that need the same links follow each other, as a TPU's queue of transfers runs them.
+those that need the same links follow each other, as a TPU's queue of transfers runs them. What
+cannot be simulated takes the time of its closed form on all axes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.footprint import Group, footprint
+from torchtpu.perf_model.collectives import collective_cost
+from torchtpu.perf_model.footprint import AXES, Footprint, Group, footprint
 from torchtpu.perf_model.network import rates
 from torchtpu.perf_model.topology import Topology
 from torchtpu.sim.clock import to_ps
-from torchtpu.sim.collectives import simulate
+from torchtpu.sim.collectives import Request, simulate_together, simulated
 from torchtpu.sim.faults import Faults
+
+Pairs = tuple[tuple[int, int], ...]
+Phases = tuple[tuple[tuple[str, ...], int], ...]  # (resources, picoseconds) of each phase
 
 
 class Calendar:
@@ -48,9 +53,12 @@ class Calendar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """One collective on the fabric. queued_ps: how long its phases waited for links in all."""
+    """One collective on the fabric. fabric: the slowest network that it crosses ("ici", "dcn",
+    "on_chip", "none"); queued_ps: how long its phases waited for links in all.
+    """
 
     kind: str
+    fabric: str
     size_bytes: int
     begin_ps: int
     end_ps: int
@@ -81,7 +89,16 @@ class Fabric:
         What was promised before keeps its time: a later call fills gaps or waits. Raises
         CollectiveError, TopologyError, torchtpu.sim.faults.NetworkError.
         """
-        phases = self._phases(kind, round(size_bytes), tuple(group))
+        members = tuple(group)
+        return self._start(kind, round(size_bytes), members, (), at_ps)
+
+    def permute(self, size_bytes: float, pairs: Sequence[tuple[int, int]], at_ps: int) -> int:
+        """Start a collective_permute of (source, target) devices, `size_bytes` per message."""
+        members = tuple(sorted({device for pair in pairs for device in pair}))
+        return self._start("collective_permute", round(size_bytes), members, tuple(pairs), at_ps)
+
+    def _start(self, kind: str, size_bytes: int, group: Group, pairs: Pairs, at_ps: int) -> int:
+        phases = self._phases(kind, size_bytes, group, pairs)
         now, queued, used = at_ps, 0, set[str]()
         if phases:
             now += self._launch_ps
@@ -95,7 +112,8 @@ class Fabric:
         self.transfers.append(
             Transfer(
                 kind=kind,
-                size_bytes=round(size_bytes),
+                fabric=footprint(group, self.topology).fabric,
+                size_bytes=size_bytes,
                 begin_ps=at_ps,
                 end_ps=now,
                 queued_ps=queued,
@@ -118,18 +136,39 @@ class Fabric:
                 return at_ps
             at_ps = latest
 
-    def _simulated(
-        self, kind: str, size_bytes: int, group: Group
-    ) -> tuple[tuple[tuple[str, ...], int], ...]:
-        """(resources, picoseconds) of each phase of a collective by itself."""
-        shape = footprint(group, self.topology)
-        if shape.size == 1:
-            return ()
-        found = simulate(kind, size_bytes, group, self.topology, chip=self.chip, faults=self.faults)
-        begins = (self._launch_ps, *found.phase_end_ps[0])
-        return tuple(
-            (resources, end - begin)
-            for resources, begin, end in zip(
-                found.phase_resources[0], begins, found.phase_end_ps[0], strict=False
-            )
+    def _simulated(self, kind: str, size_bytes: int, group: Group, pairs: Pairs) -> Phases:
+        """The phases of a collective by itself."""
+        if not self.faults and self.chip is self.topology.chip:
+            return _healthy(kind, size_bytes, group, pairs, self.topology)
+        request = Request(kind=kind, size_bytes=size_bytes, group=group, pairs=pairs)
+        return _alone(request, self.topology, self.chip, self.faults)
+
+
+@functools.lru_cache(maxsize=1024)
+def _healthy(kind: str, size_bytes: int, group: Group, pairs: Pairs, topology: Topology) -> Phases:
+    request = Request(kind=kind, size_bytes=size_bytes, group=group, pairs=pairs)
+    return _alone(request, topology, topology.chip, Faults())
+
+
+def _alone(request: Request, topology: Topology, chip: Chip, faults: Faults) -> Phases:
+    shape = footprint(request.group, topology)
+    if shape.size == 1:
+        return ()
+    launch_ps = to_ps(rates(chip).launch_s)
+    if not simulated(request, topology):
+        cost = collective_cost(request.kind, request.size_bytes, request.group, topology, chip)
+        return ((_all_of(shape, topology), to_ps(cost.time_s) - launch_ps),)
+    found = simulate_together([request], topology, chip=chip, faults=faults)
+    ends = found.phase_end_ps[0]
+    return tuple(
+        (resources, end - begin)
+        for resources, begin, end in zip(
+            found.phase_resources[0], (launch_ps, *ends), ends, strict=False
         )
+    )
+
+
+def _all_of(shape: Footprint, topology: Topology) -> tuple[str, ...]:
+    """All axes, and the data-centre network if the group reaches another slice."""
+    axes = [name for name, size in zip(AXES, topology.sizes, strict=True) if size > 1]
+    return (*(["dcn"] if shape.slices > 1 else []), *axes)

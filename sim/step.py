@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtpu.perf_model.collective_ops import Exchange, exchange
-from torchtpu.perf_model.footprint import footprint
 from torchtpu.perf_model.fusion import Kernel, Schedule
 from torchtpu.perf_model.kernel_cost import KernelCost
 from torchtpu.perf_model.topology import Topology
@@ -88,9 +87,14 @@ class _Run:
     def start(self, number: int, kernel: Kernel, one: Exchange) -> None:
         """The core starts a collective, which the network runs when it can."""
         begin = max(self._core, self._inputs_ready(kernel)[0])
-        end = self._fabric.start(one.kind, one.size_bytes, one.group, begin)
-        alone = end - begin - self._fabric.transfers[-1].queued_ps
-        key = (one.kind, footprint(one.group, self._fabric.topology).fabric)
+        if one.kind == "collective_permute":
+            pairs = list(zip(one.group[::2], one.group[1::2], strict=True))
+            end = self._fabric.permute(one.size_bytes, pairs, begin)
+        else:
+            end = self._fabric.start(one.kind, one.size_bytes, one.group, begin)
+        transfer = self._fabric.transfers[-1]
+        alone = end - begin - transfer.queued_ps
+        key = (one.kind, transfer.fabric)
         self._network[key] = self._network.get(key, 0) + alone
         self._write(kernel, end, number)
 

@@ -1,6 +1,6 @@
 """Many programs in the TPU compiler, in a process of their own: each gets an answer.
 
-`python -m torchtpu.targets.compile_batch FOLDER` compiles what FOLDER/jobs.json lists and writes
+`python -m torchtpu.targets.compile_batch LIST` compiles the programs of a list in JSON and writes
 NAME.hlo and NAME.json beside each NAME.mlirbc; a later process goes on where one has died.
 """
 
@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from torchtpu.private import jax as private
 from torchtpu.targets import child
 from torchtpu.targets.base import CompileReport
 
-_JOBS = "jobs.json"
+_EACH_S = 120.0  # more for each further program of a process
+_PROCESSES = 2  # at a time; each takes up to 1.5 GB
 _PORTABLE = b"StableHLO_v"  # in the producer that a portable artifact begins with
 _OUT_OF_MEMORY = re.compile(r"CompileTimeHbmOom|Ran out of memory (?:on|in memory space) hbm", re.I)
 _NEEDED = (
@@ -62,25 +64,47 @@ class Compilation:
 def compile_batch(jobs: Sequence[Job], python: str, limit_s: float) -> dict[str, Compilation]:
     """Compile programs with the libtpu of an interpreter; return the answers by name.
 
-    What ends the process is the answer for the program that it worked on; the others go on.
+    A few processes share the work. What ends one is the answer for the program that it worked on;
+    the others go on. limit_s: for a program, after which the answer is that there is none.
     """
     with tempfile.TemporaryDirectory(prefix="torchtpu-oracle-") as text:
         folder = Path(text)
         for job in jobs:
             (folder / f"{job.name}.mlirbc").write_bytes(job.module)
-        pending = list(jobs)
-        while pending:
-            _list(folder, pending)
-            answer = child.ask(
-                __name__, text, limit_s=limit_s, python=python, paths=_paths(folder, python)
-            )
-            left = [job for job in pending if not (folder / f"{job.name}.json").exists()]
-            if left:  # the process has died of the first one, or could not begin
-                why = answer.failure or "no answer"
-                _write(folder, left[0].name, Compilation(failure=why))
-                left = left[1:]
-            pending = left
+        paths = _paths(folder, python)
+        shares = _shares(jobs)
+        with ThreadPoolExecutor(max_workers=len(shares)) as pool:
+            done = [
+                pool.submit(_work, share, folder / f"{number}", python, paths, limit_s)
+                for number, share in enumerate(shares)
+            ]
+            for worker in done:
+                worker.result()
         return {job.name: _read(folder, job.name) for job in jobs}
+
+
+def _shares(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Deal programs out to processes, the longest first, each to whoever has least."""
+    shares: list[list[Job]] = [[] for _ in range(min(_PROCESSES, os.cpu_count() or 1, len(jobs)))]
+    for job in sorted(jobs, key=lambda j: -len(j.module)):
+        least = min(shares, key=lambda share: sum(len(j.module) for j in share))
+        least.append(job)
+    return shares or [[]]
+
+
+def _work(
+    jobs: Sequence[Job], listed: Path, python: str, paths: list[str] | None, limit_s: float
+) -> None:
+    """Have programs compiled by one process after the other until each has an answer."""
+    folder, pending = listed.parent, list(jobs)
+    while pending:
+        _list(listed, pending)
+        limit = limit_s + _EACH_S * (len(pending) - 1)
+        answer = child.ask(__name__, str(listed), limit_s=limit, python=python, paths=paths)
+        left = [job for job in pending if not (folder / f"{job.name}.json").exists()]
+        if left:  # the process has died of the first one, or could not begin
+            _write(folder, left[0].name, Compilation(failure=answer.failure or "no answer"))
+        pending = left[1:]
 
 
 def _paths(folder: Path, python: str) -> list[str] | None:
@@ -94,9 +118,9 @@ def _paths(folder: Path, python: str) -> list[str] | None:
     return [str(link.parent)]
 
 
-def _list(folder: Path, jobs: Iterable[Job]) -> None:
-    listed = [{"name": j.name, "topology": j.topology, "devices": j.devices} for j in jobs]
-    (folder / _JOBS).write_text(json.dumps(listed))
+def _list(listed: Path, jobs: Iterable[Job]) -> None:
+    about = [{"name": j.name, "topology": j.topology, "devices": j.devices} for j in jobs]
+    listed.write_text(json.dumps(about))
 
 
 def _write(folder: Path, name: str, made: Compilation) -> None:
@@ -128,22 +152,23 @@ def failed(message: str) -> Compilation:
     return Compilation(failure=first, out_of_memory=True, needed_bytes=needed)
 
 
-def main(folder: str) -> None:
-    """Compile the jobs of a folder, in order."""
+def main(listed: str) -> None:
+    """Compile the jobs of a list, in order; their programs and answers lie beside it."""
     from torchtpu.targets.compile_only import TpuCompiler
 
-    place = Path(folder)
+    folder = Path(listed).parent
     compilers: dict[str, TpuCompiler] = {}
-    for job in json.loads((place / _JOBS).read_text()):
+    for job in json.loads(Path(listed).read_text()):
         name, topology = job["name"], job["topology"]
         try:
-            compiler = compilers.setdefault(topology, TpuCompiler(topology))
-            module = _parsed((place / f"{name}.mlirbc").read_bytes())
-            text, report = compiler.optimized(module, job["devices"])
+            if topology not in compilers:
+                compilers[topology] = TpuCompiler(topology)
+            module = _parsed((folder / f"{name}.mlirbc").read_bytes())
+            text, report = compilers[topology].optimized(module, job["devices"])
             made = Compilation(report=report, hlo=text)
         except Exception as error:
             made = failed(str(error) or type(error).__name__)
-        _write(place, name, made)
+        _write(folder, name, made)
     sys.stdout.write("true\n")
 
 

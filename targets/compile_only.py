@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+# Both cores of a chip as one device, as JAX drives it on a TPU; libtpu does so by itself for v5p.
+_CONFIGURATION = {"v4": {"chip_config_name": "megacore"}}
 _KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|ragged-all-to-all"
 _COLLECTIVE = re.compile(rf"^ *(?:ROOT )?%?[\w.-]+ = .*? ({_KINDS})(?:-start)?\(", re.MULTILINE)
 
@@ -51,6 +53,7 @@ class TpuCompiler:
 
         slices, _, name = topology.rpartition(" x ")
         options = _host_bounds(name) | ({"num_slices": int(slices)} if slices else {})
+        options |= _CONFIGURATION.get(name.partition(":")[0], {})
         try:
             found = topologies.get_topology_desc(name, "tpu", **options)
         except Exception as error:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.models import DEVICE
 ROOT = Path(__file__).parents[1]
 TINY = (
     "--vocabulary 96 --width 32 --heads 4 --kv-heads 2 --head-dim 8 --layers 2 --hidden 64 "
-    "--seq 16 --batch 4 --steps 3 --compute-dtype float32"
+    "--seq 16 --batch 4 --steps 2 --compute-dtype float32"
 )
 EXPERTS = "--experts 4 --experts-per-token 2 --expert-hidden 16"
 LATENT = (
@@ -39,12 +40,9 @@ LATENT = (
 MESHES = [
     "--fsdp 2 --tied --remat minimal",
     "--slices 2 --accumulate 2 --loss-chunks 2",
-    "--tensor 2 --tied --qk-norm --post-norm --remat qkv",
-    "--tensor 2 --window 4 --full-attention-every 2",
+    "--tensor 2 --tied --qk-norm --post-norm --remat qkv --window 4 --full-attention-every 2",
     f"--expert 2 {EXPERTS} --capacity-factor 1.0",
-    f"--expert 2 {EXPERTS} --routing balanced --zero 2",
-    f"--tensor 2 {EXPERTS} --shared-experts 1 --capacity-factor 4",
-    f"--fsdp 2 {LATENT}",
+    f"--tensor 2 {EXPERTS} --shared-experts 1 --routing balanced",
 ]
 
 
@@ -100,7 +98,7 @@ def loaded(model: Decoder, whole: dict[str, Tensor], mesh: llm_parallel.Mesh) ->
 def rank_main() -> None:
     """One rank: print the losses for each of MESHES."""
     dist.init_process_group("gloo")
-    print(json.dumps([both_losses(text) for text in MESHES]))
+    sys.stdout.write(json.dumps([both_losses(text) for text in MESHES]))
     dist.destroy_process_group()
 
 
@@ -112,6 +110,7 @@ def losses_by_mesh() -> dict[str, Any]:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from tests.test_examples_llm import rank_main as m; m()"]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    common |= {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}  # gloo only
     ranks = [
         subprocess.Popen(
             command,
@@ -123,23 +122,30 @@ def losses_by_mesh() -> dict[str, Any]:
         )
         for r in range(2)
     ]
-    outputs = [rank.communicate(timeout=100) for rank in ranks]
+    try:
+        outputs = [rank.communicate(timeout=280) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+        raise
     assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][1]
     return dict(zip(MESHES, json.loads(outputs[0][0]), strict=True))
 
 
+@pytest.mark.timeout(300)  # the first waits for both ranks
 @pytest.mark.parametrize("text", MESHES)
 def test_two_ranks_train_as_one_process(losses_by_mesh: dict[str, Any], text: str) -> None:
     want, got = losses_by_mesh[text]
     assert_close(got, want, rtol=0, atol=1e-5)
-    assert want[-1] < want[0] - 0.005
+    assert want[-1] < want[0] - 0.003
 
 
 # One process --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", f"{EXPERTS} --tied", f"{LATENT} --capacity-factor 1.5"])
-def test_training_on_the_device_is_training_on_cpu(text: str) -> None:
+def test_training_on_the_device_is_training_on_cpu() -> None:
+    text = f"{EXPERTS} --layers 1 --remat none"
     ours, theirs = options(text, device=DEVICE), options(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Decoder, "initialise", drawn)
@@ -161,7 +167,7 @@ def drawn(model: Decoder, *_: int) -> None:
     "text",
     [
         "--window 4 --full-attention-every 2",
-        LATENT,
+        f"{LATENT} --layers 3",
         "--learned-positions 32 --norm layer --activation gelu --attention-bias --mlp-bias --tied",
         f"--parallel-block --kv-heads 1 {EXPERTS}",
     ],
@@ -169,16 +175,16 @@ def drawn(model: Decoder, *_: int) -> None:
 )
 @torch.no_grad()
 def test_decoding_gives_the_logits_of_the_whole_sequence(text: str) -> None:
-    chosen = options(text, "--phase decode --param-dtype float32", device=DEVICE)
+    chosen = options(text, "--phase decode --param-dtype float32")
     config = llm.configured(chosen)
-    model = Decoder(config).to(DEVICE)
+    model = Decoder(config)
     drawn(model)
     tokens = llm.sequences(config, chosen, 0, 3)
     want = model(tokens)[:, 8:]
     server = llm_serve.Server(model, 3, 17, torch.float32)
     got = [server.logits(tokens[:, :9])]
     for place in range(9, 17):
-        position = torch.tensor([place], device=DEVICE)
+        position = torch.tensor([place])
         got.append(server.logits(tokens[:, place : place + 1], position))
     assert_close(torch.stack(got, 1), want, rtol=1e-4, atol=1e-4)
 
@@ -187,7 +193,7 @@ class Products(TorchDispatchMode):
     """Counts the ops that run."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -202,9 +208,9 @@ class Products(TorchDispatchMode):
         ("--remat none", 0),
         ("--remat minimal_with_attention", 0),
         ("--remat minimal", 0),
-        ("--remat qkv", 8),
-        ("--remat full --save q,k,v,out", 6),
-        ("--remat full", 14),
+        ("--remat qkv", 6),
+        ("--remat full --save q,k,v,out", 4),
+        ("--remat full", 12),
     ],
 )
 def test_a_block_computes_again_what_its_policy_does_not_keep(text: str, again: int) -> None:
@@ -214,7 +220,7 @@ def test_a_block_computes_again_what_its_policy_does_not_keep(text: str, again: 
     loss = model(tokens[:, :-1], tokens[:, 1:])
     with Products() as products:
         loss.backward()
-    assert products.seen["mm"] == 2 * (2 * 7 + 1) + again  # two for each product of forward
+    assert products.seen["mm"] == 2 * (2 * 7 + 1) + again  # "down" is needed by nobody
 
 
 @torch.no_grad()
@@ -309,14 +315,13 @@ def test_vision_models_have_their_published_sizes() -> None:
     assert residual == 25_557_032  # pytorch.org/vision, resnet50
 
 
-@pytest.mark.parametrize("remat", [False, True])
-def test_a_diffusion_transformer_learns(remat: bool) -> None:
-    config = dit.Config(size=8, width=32, layers=2, heads=2, classes=4, remat=remat)
-    losses = dit.train(config, DEVICE, batch=8, steps=4)
-    assert losses[-1] < losses[0]
+def test_a_diffusion_transformer_may_compute_again() -> None:
+    config = dit.Config(size=8, width=32, layers=2, heads=2, classes=4)
+    kept, again = (dit.train(c, "cpu", 8, 3) for c in (config, replace(config, remat=True)))
+    assert again == kept
+    assert kept[0] == pytest.approx(1, abs=0.3)  # it predicts next to nothing of unit noise
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_resnet_takes_a_step(channels_last: bool) -> None:
-    (loss,) = resnet50.train(DEVICE, 2, 1, size=32, channels_last=channels_last)
-    assert 5 < loss < 10
+def test_resnet_takes_a_step() -> None:
+    (loss,) = resnet50.train("cpu", 4, 1, size=32, bfloat16=False, channels_last=True)
+    assert 5 < loss < 10  # ln(1000) is 6.9

@@ -9,7 +9,7 @@ import importlib
 import warnings
 from typing import Any
 
-from published import Json, chip, decoder, devices_per_chip, option, rows, write
+from benchmarks.peers.published import Json, chip, decoder, devices_per_chip, option, rows, write
 
 SHIPPED_SYSTEMS = {"v5e": "TPUv5e"}
 SHIPPED_MODELS = {
@@ -75,7 +75,7 @@ def _step_s(modelling: Any, genz: Any, row: Json, arguments: list[str], **others
 
 
 def predict(llm: Any, models: Any, row: Json) -> Json:
-    """{id, prefill_s, decode_s, seconds}, or {id, reason}. `seconds` is for a batch of requests."""
+    """The row with prefill_s, decode_s and seconds (of a batch of requests), or with a reason."""
     config = row["config"]
     try:
         prefill_s = _step_s(llm.prefill_moddeling, models, row, config["prefill"])
@@ -83,9 +83,9 @@ def predict(llm: Any, models: Any, row: Json) -> Json:
             llm.decode_moddeling, models, row, config["decode"], output_tokens=0, Bb=1
         )
     except ValueError as error:
-        return {"id": row["id"], "reason": " ".join(str(error).split())}
+        return row | {"reason": str(error).splitlines()[0].strip()}
     seconds = config["batch"] * prefill_s + config["output_tokens"] * decode_s
-    return {"id": row["id"], "prefill_s": prefill_s, "decode_s": decode_s, "seconds": seconds}
+    return row | {"prefill_s": prefill_s, "decode_s": decode_s, "seconds": seconds}
 
 
 def main() -> None:

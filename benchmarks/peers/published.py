@@ -12,11 +12,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[2]
 VALIDATION = ROOT / "perf_model" / "validation"
+LISTED = 16  # rows of a group that a table lists; of more, every so many
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def _toml(path: Path) -> Json:
@@ -69,14 +71,26 @@ def option(arguments: Sequence[str], name: str, default: str = "") -> str:
     return arguments[arguments.index(name) + 1] if name in arguments else default
 
 
+def sample(group: Sequence[T]) -> Sequence[T]:
+    """All rows of a group, or of many every so many."""
+    return group[:: max(1, -(-len(group) // LISTED))]
+
+
+def command() -> str:
+    """The command line of this process."""
+    spec = sys.modules["__main__"].__spec__
+    return shlex.join(["python", "-m", spec.name if spec else sys.argv[0], *sys.argv[1:]])
+
+
 def write(path: str, peer: str, package: str, found: Sequence[Json], notes: Sequence[str]) -> None:
     """Writes what a peer says of the rows, in the form that table.py reads."""
     report = {
         "peer": peer,
         "version": version(package),
         "python": platform.python_version(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command(),
         "notes": list(notes),
-        "rows": list(found),
     }
-    Path(path).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join(f"  {json.dumps(answer)}" for answer in found)
+    head = json.dumps(report, indent=1).removesuffix("\n}")
+    Path(path).write_text(f'{head},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from published import Json, chip, devices_per_chip, rows, write
+from benchmarks.peers.published import Json, chip, devices_per_chip, rows, write
 
 CONFIG = """\
 [general]
@@ -110,14 +110,14 @@ def cycles(m: int, k: int, n: int, side: int, units: int) -> int:
 
 
 def predict(row: Json) -> Json:
-    """{id, cycles, seconds} of a row."""
+    """The row with cycles and seconds."""
     facts, config = chip(row["chip"]), row["config"]
     units = int(facts["mxu.count"] * facts["structure.cores_per_device"])
     side = int(facts["mxu.side"])
     peak_flops_per_s = facts["peak_ops_per_s.bf16"] / devices_per_chip(facts)
     clock_hz = peak_flops_per_s / (2 * side**2 * units)
     found = cycles(config["m"], config["k"], config["n"], side, units)
-    return {"id": row["id"], "cycles": found, "seconds": found / clock_hz}
+    return row | {"cycles": found, "seconds": found / clock_hz}
 
 
 def main() -> None:

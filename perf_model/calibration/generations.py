@@ -48,6 +48,7 @@ _LARGE = Stage(
     source=_COMPILER,
     what="GEMMs of sides over 512",
 )
+_FILL = Stage(names=("fill_bytes",), cases=fits.compiled_gemms, source=_COMPILER, what=_LARGE.what)
 _FEW = Stage(
     names=("weight_load_rows",),
     cases=fits.compiled_few_rows,
@@ -61,7 +62,7 @@ _ONE = Stage(
     what="products of one row",
 )
 _FLOAT16 = Stage(
-    names=("kernel_s", "f16_convert_ops"),
+    names=("mxu_efficiency", "kernel_s", "f16_convert_ops"),
     cases=lambda chip: fits.published(chip, "gemm_f16", "gemm_f16_small"),
     source=_PUBLISHED,
     what="float16 GEMMs of 128 to 4096",
@@ -75,7 +76,7 @@ _MEASURED = Stage(
 _MEAN = Stage(names=(), cases=lambda _chip: (), source=_COMPILER, what="geometric mean")
 STAGES: Mapping[str, tuple[Stage, ...]] = {
     "v3": (_LARGE,),
-    "v4": (_LARGE, _FEW, _ONE, _FLOAT16),
+    "v4": (_FILL, _FLOAT16, _FEW, _ONE),
     "v5e": (_LARGE, _FEW, _ONE),
     "v5p": (_LARGE, _FEW, _ONE),
     "v6e": (_LARGE, _FEW, _ONE),

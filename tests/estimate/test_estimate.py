@@ -140,3 +140,24 @@ def test_a_loop_without_steps_is_one_and_what_it_reads_is_computed(tmp_path: Pat
     text += "for _ in range(3): (a @ a).sum().item()\n"
     (step,) = report(script(tmp_path, text))["steps"]
     assert step["matmul_flops"] == 3 * 2 * 64**3
+
+DECODING = """
+import sys, torch
+assert sys.argv[1:] == ["--steps", "nine"], sys.argv
+model = torch.nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16, device="tpu").eval()
+with torch.no_grad():
+    model(torch.ones(1, 4096, dtype=torch.bfloat16, device="tpu"))
+"""
+
+
+def test_what_follows_two_dashes_is_the_scripts_and_a_batch_of_one_gets_a_hint(
+    tmp_path: Path,
+) -> None:
+    (step,) = report(script(tmp_path, DECODING), "--", "--steps", "nine")["steps"]
+    assert any("pad the batch" in hint["hint"] for hint in step["hints"])
+
+
+def test_no_script_is_one_message() -> None:
+    done = run("--chip", "v6e")
+    assert done.returncode == 2
+    assert done.stderr.startswith("torchtpu-perf estimate: expected a script")

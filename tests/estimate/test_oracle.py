@@ -238,12 +238,11 @@ def test_any_other_error_is_a_failure() -> None:
 def test_what_ends_the_compiler_is_the_answer_for_its_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def ask(_module: str, folder: str, **_how: Any) -> child.Answer:
-        listed = json.loads((Path(folder) / "jobs.json").read_text())
-        for job in listed:
+    def ask(_module: str, listed: str, **_how: Any) -> child.Answer:
+        for job in json.loads(Path(listed).read_text()):
             if job["name"] == "b":
                 return child.Answer(failure="the process was ended by SIGABRT: F1130 bad")
-            compile_batch._write(Path(folder), job["name"], Compilation(report=report()))
+            compile_batch._write(Path(listed).parent, job["name"], Compilation(report=report()))
         return child.Answer(value=True)
 
     monkeypatch.setattr(child, "ask", ask)
@@ -391,7 +390,7 @@ def test_an_estimate_by_both_oracles(tmp_path: Path) -> None:
     step = json.loads(done.stdout)["steps"][-1]
     assert step["memory"]["origin"] == "libtpu"
     assert step["memory"]["peak_bytes"] > 2 * 4 * 512 * 512
-    assert step["model"]["libtpu_over_model_time"] == pytest.approx(1.0, abs=0.5)
+    assert 0.3 < step["model"]["libtpu_over_model_time"] < 3  # a small step stays in VMEM
     origins = {op["op"]: op["origin"] for op in step["dearest_ops"]}
     assert any(origin == "libtpu" for op, origin in origins.items() if "mm" in op)
 

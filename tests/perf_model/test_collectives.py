@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtpu.perf_model import box, network, topology
@@ -189,6 +189,7 @@ def test_colours_are_rotations_whose_shares_add_up() -> None:
         assert sum(colour.share for colour in colours) == pytest.approx(1)
 
 
+@settings(deadline=None)
 @given(st.tuples(*[st.integers(1, 5)] * 3).filter(box.has_cycle))
 def test_a_box_is_walked_once_round(sizes: tuple[int, ...]) -> None:
     places = box.cycle(sizes)
@@ -251,6 +252,7 @@ def test_a_twisted_torus_is_faster_for_all_to_all() -> None:
         assert slow / collective_cost("all_to_all", BIG, _all(twisted), twisted).time_s > 1.25
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(KINDS), st.integers(0, 10**12), st.sampled_from([ROW, POD, (0, 8), (0, 1, 17)])
 )

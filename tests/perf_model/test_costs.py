@@ -18,7 +18,7 @@ from torchtpu.perf_model.costs.matmul import gemm_cycles, valid_taps
 from torchtpu.perf_model.costs.registry import Cost, Kind, rule, rule_for, rules
 from torchtpu.perf_model.fitted import calibration_of
 from torchtpu.perf_model.kernel_cost import program_cost
-from torchtpu.perf_model.program import Graph, GraphBuilder, Op
+from torchtpu.perf_model.program import AttrValue, Graph, GraphBuilder, Op
 from torchtpu.perf_model.validation import programs
 
 V5E, V6E, TPU7X = (chips.load(name) for name in ("v5e", "v6e", "tpu7x"))
@@ -191,8 +191,10 @@ def mosaic(width: int, said: Mapping[str, int], name: str = "flash_attention") -
     builder = GraphBuilder()
     operands = tuple(builder.input((1, 8, 1024, width), "bf16") for _ in range(3))
     result = builder.value((1, 8, 1024, width), "bf16")
-    attrs = {"call_target_name": "tpu_custom_call", "kernel_name": name, **said}
-    builder.ops.append(Op(opcode="custom_call", operands=operands, results=(result,), attrs=attrs))
+    attrs: dict[str, AttrValue] = {"call_target_name": "tpu_custom_call", "kernel_name": name}
+    builder.ops.append(
+        Op(opcode="custom_call", operands=operands, results=(result,), attrs={**attrs, **said})
+    )
     return builder.build((result,))
 
 

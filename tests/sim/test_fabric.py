@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchtpu.perf_model import topology
-from torchtpu.perf_model.collectives import CollectiveError, collective_cost
+from torchtpu.perf_model.collectives import CollectiveError, collective_cost, permute_cost
 from torchtpu.perf_model.routes import Link
 from torchtpu.sim.clock import to_s
 from torchtpu.sim.fabric import Calendar, Fabric
@@ -68,6 +68,18 @@ def test_faults_reach_the_fabric() -> None:
     assert broken.start("all_gather", SIZE, ROW, 0) > 1.9 * healthy.start(
         "all_gather", SIZE, ROW, 0
     )
+
+
+def test_pairs_and_odd_groups_run_too() -> None:
+    """A permute by its pairs; a group that is not a box by the closed form, on all axes."""
+    fabric = Fabric(V6E)
+    shift = fabric.permute(SIZE, [(x, (x + 1) % 16) for x in ROW], 0)
+    assert to_s(shift) == pytest.approx(permute_cost(SIZE, [(0, 1)], V6E).time_s, rel=0.01)
+    assert fabric.transfers[0].resources == ("x",)
+    assert fabric.transfers[0].fabric == "ici"
+    odd = Fabric(V6E).start("all_gather", SIZE, (0, 1, 17), 0)
+    assert to_s(odd) == pytest.approx(collective_cost("all_gather", SIZE, (0, 1, 17), V6E).time_s)
+    assert Fabric(V6E).permute(SIZE, [(3, 3)], 0) == 0
 
 
 def test_an_unknown_collective_is_an_error() -> None:

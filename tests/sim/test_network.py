@@ -70,9 +70,9 @@ def test_they_agree_across_slices_and_cores(kind: str) -> None:
 
 def test_the_pod_of_9216_chips_takes_seconds() -> None:
     found = topology.from_name("tpu7x:16x16x36")
-    begin = time.perf_counter()
+    begin = time.process_time()
     simulated = simulate("all_reduce", 2**30, _all(found), found)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert simulated.alike == found.devices == 18432
 
 
@@ -217,7 +217,7 @@ def test_impossible_requests() -> None:
         simulate("gather", MIB, ROW, V6E)
     with pytest.raises(CollectiveError, match="at least 0"):
         simulate("all_gather", -1, ROW, V6E)
-    with pytest.raises(NetworkError, match="not a box of the torus has a closed form only"):
+    with pytest.raises(NetworkError, match=r"closed form only: .*not a box of the torus"):
         simulate("all_gather", MIB, (0, 1, 17), V6E)
     with pytest.raises(TopologyError, match="no device 999"):
         simulate("all_gather", MIB, ROW, V6E, faults=Faults(late_ps={999: 1}))

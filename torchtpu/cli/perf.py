@@ -55,17 +55,19 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     _options(parser)
-    parser.add_argument("script", help="the Python script, as it would be run by `python SCRIPT`")
     parser.add_argument(
-        "arguments",
+        "script",
         nargs=argparse.REMAINDER,
-        help="arguments of the script; after -- also those that look like ours",
+        help="the Python script, as it would be run by `python SCRIPT`, and its arguments; after -- "
+        "also those that look like ours",
     )
 
 
 def _after_the_script(arguments: argparse.Namespace) -> list[str]:
     """Take our options out of what follows the script's name; return the script's arguments."""
-    given: list[str] = arguments.arguments
+    if not arguments.script:
+        raise cli.CommandError("torchtpu-perf estimate: expected a script (see --help)")
+    arguments.script, *given = arguments.script
     end = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(
         prog="torchtpu-perf estimate", add_help=False, allow_abbrev=False, exit_on_error=False

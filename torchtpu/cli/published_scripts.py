@@ -60,7 +60,7 @@ class Runs:
         """Seconds of a step of a command line. Raises RunError."""
         where = ("--chip", row.chip, "--topology", row.config["topology"])
         slices = ("--slices", str(row.config["slices"]), "--oracle", self.oracle)
-        command = (*where, *slices, str(self.script), "--steps", _STEPS, *arguments)
+        command = (*where, *slices, "--format", "json", "--", "--steps", _STEPS, *arguments)
         if command not in self._known:
             self._known[command] = self._run(command)
         found = self._known[command]
@@ -71,9 +71,8 @@ class Runs:
     def _run(self, command: Sequence[str]) -> float | str:
         if not self.script.exists():
             return f"{self.script} is not there: it belongs to the source tree"
-        split = command.index(str(self.script)) + 1
-        line = [*command[: split - 1], "--format", "json", command[split - 1], "--"]
-        done = _child([*line, *command[split:]], self.limit_s)
+        # The script comes first: argparse takes a "--" right behind it for its own.
+        done = _child([str(self.script), *command], self.limit_s)
         return done if isinstance(done, str) else _step_s(done)
 
 

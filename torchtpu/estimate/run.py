@@ -91,7 +91,10 @@ def estimate_script(
         places = ", ".join(f"{line} ({n}x)" for line, n in recorder.read_at.most_common(3))
         notes.append(f"values read on the host were zeros: {places}")
     models = estimate_steps(recorder.steps, facts, mode, network)
-    return asked.report(" ".join([script, *arguments]), recorder.steps, models, notes)
+    try:
+        return asked.report(" ".join([script, *arguments]), recorder.steps, models, notes)
+    except targets.TargetError as error:
+        raise ScriptError(str(error)) from error
 
 
 def _oracle(name: str, chip: chips.Chip, topology: Topology | None) -> Chosen:

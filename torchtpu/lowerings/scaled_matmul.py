@@ -136,11 +136,6 @@ def _by_recipe(scale: Array, recipe: int, swizzle: tuple[int, ...], rows: int, d
     )
 
 
-def _groups(offs: Array, size: int) -> Array:
-    """The group of each index of a dim that ends at `offs`; past the last end: their number."""
-    return jnp.searchsorted(offs, jnp.arange(size, dtype=offs.dtype), side="right")
-
-
 def _grouped(a: Array, b: Array, offs: Array | None) -> Array:
     """Products of groups in float32.
 
@@ -149,10 +144,8 @@ def _grouped(a: Array, b: Array, offs: Array | None) -> Array:
     """
     if offs is None:
         return jnp.matmul(a, b, preferred_element_type=jnp.float32)
-    count = offs.shape[0]
     if a.ndim == 2 and b.ndim == 2:
-        member = _groups(offs, a.shape[1]) == jnp.arange(count)[:, None]  # [G, K]
-        return jnp.matmul(jnp.where(member[:, None], a, 0), b, preferred_element_type=jnp.float32)
+        return _by_parts_of_the_contraction(a, b, offs)
     if a.ndim == 2:
         return _by_rows_of(a, b, offs)
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # XLA:CPU has no bfloat16 dot like this
@@ -160,10 +153,28 @@ def _grouped(a: Array, b: Array, offs: Array | None) -> Array:
     return jnp.swapaxes(swapped, 0, 1)
 
 
+_CONTRACTION_IN_GROUPS = jax.lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((1,), (0,)), ((), ())),
+    lhs_ragged_dimensions=(1,),
+    rhs_group_dimensions=(),
+)
+
+
+def _by_parts_of_the_contraction(a: Array, b: Array, offs: Array) -> Array:
+    """[M, K] x [K, N] -> [G, M, N] by lax.ragged_dot_general; what is past the last end is left."""
+    return jax.lax.ragged_dot_general(
+        a, b, _sizes(offs), _CONTRACTION_IN_GROUPS, preferred_element_type=jnp.float32
+    )
+
+
+def _sizes(offs: Array) -> Array:
+    """Sizes of groups by their ends."""
+    return jnp.diff(offs, prepend=jnp.zeros(1, offs.dtype))
+
+
 def _by_rows_of(a: Array, b: Array, offs: Array) -> Array:
     """[M, K] x [G, K, N] -> [M, N] by lax.ragged_dot; rows past the last group are 0."""
-    sizes = jnp.diff(offs, prepend=jnp.zeros(1, offs.dtype))
-    return jax.lax.ragged_dot(a, b, sizes, preferred_element_type=jnp.float32)
+    return jax.lax.ragged_dot(a, b, _sizes(offs), preferred_element_type=jnp.float32)
 
 
 @lowering("aten::_grouped_mm")

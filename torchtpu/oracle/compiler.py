@@ -25,7 +25,8 @@ from torchtpu.targets.compile_batch import Compilation, Job, compilation, compil
 
 _FORMAT = "1"  # of what is kept
 _FOLDER = "oracle"
-_LIMIT_S = 3600.0
+_NO_COMPILER = "[tpu compiler]"  # begins what is no answer about a program
+_LIMIT_S = 900.0  # for one program; what takes longer is priced by the model
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 _INSTALL = "pip install 'torchtpu[tpu]' (or set TORCHTPU_ORACLE_PYTHON to a Python that has it)"
 
@@ -93,7 +94,8 @@ class OracleCompiler:
     def compile(self, modules: Mapping[str, tuple[Any, int]]) -> dict[str, Compilation]:
         """Return the answers for modules (name -> module and devices, 1 or all), by name.
 
-        A failure of the compiler is an answer; only that it has no room is kept.
+        A failure of the compiler is an answer; only that it has no room is kept. Raises TargetError
+        where there is no compiler for the topology.
         """
         keys = {name: self.key(*program) for name, program in modules.items()}
         answers = {name: a for name, key in keys.items() if (a := self._kept(key)) is not None}
@@ -108,6 +110,9 @@ class OracleCompiler:
             if name not in answers
         ]
         made = compile_batch(jobs, self._environment.python, _LIMIT_S) if jobs else {}
+        for answer in made.values():
+            if answer.failure.startswith(_NO_COMPILER):
+                raise TargetError(f"[oracle libtpu] {answer.failure}")
         self.compiled += len(jobs)
         for name, answer in made.items():
             if answer.report is not None or answer.out_of_memory:

@@ -205,6 +205,7 @@ class _Total:
             bound=max(self._bounds, key=lambda k: self._bounds[k], default="launch"),
             shares={k: v * per_s for k, v in self._bounds.items()},
             kernels=self.kernels,
+            exposed_s=self._bounds["network"],
             unmodelled_share=self.unmodelled_s * per_s,
             unmodelled=tuple(sorted(self._unmodelled.items(), key=lambda i: (-i[1], i[0]))),
             memory=held.estimate,
