@@ -11,8 +11,8 @@ import numpy as np
 
 from torchtpu.targets import plugin, tpu_rules
 from torchtpu.targets.base import Executable, Settings, Target, TargetError
-from torchtpu.targets.compile_only import libtpu
 from torchtpu.targets.pjrt import PjrtTarget
+from torchtpu.targets.tpu_compiler import library as libtpu
 
 _PLATFORM = "tpu"  # as libtpu calls its own
 _GOOGLE_PCI_VENDOR = "0x1ae0"

@@ -67,6 +67,7 @@ def _after_the_script(arguments: argparse.Namespace) -> list[str]:
     """Take our options out of what follows the script's name; return the script's arguments."""
     if not arguments.script:
         raise cli.CommandError("torchtpu-perf estimate: expected a script (see --help)")
+    given: list[str]
     arguments.script, *given = arguments.script
     end = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -29,8 +29,18 @@ _REDUCE = {
 }
 _Tensors = Sequence[torch.Tensor]
 
+if TYPE_CHECKING:  # torch's own stub has overloads that nobody calls
 
-class FakeWorld(dist.ProcessGroup):
+    class _ProcessGroup:
+        def __init__(self, rank: int, size: int) -> None: ...
+        def rank(self) -> int: ...
+        def size(self) -> int: ...
+
+else:
+    _ProcessGroup = dist.ProcessGroup
+
+
+class FakeWorld(_ProcessGroup):
     """The group `ranks` (global numbers) of a world of `world` devices, seen by one of them."""
 
     def __init__(self, rank: int, ranks: Sequence[int], world: int, name: str) -> None:

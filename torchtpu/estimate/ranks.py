@@ -28,8 +28,6 @@ def meet_nobody(rank: int, world: int) -> None:
     """Let init_process_group wait for no other process."""
 
     def rendezvous(_url: str, *_: Any, **__: Any) -> Iterator[tuple[Any, int, int]]:
-        import torch.distributed as dist
-
-        yield dist.HashStore(), rank, world
+        yield private.HashStore(), rank, world
 
     private.rendezvous_handlers["env"] = rendezvous

@@ -76,16 +76,17 @@ def _emit(ctx: Any, operand: Any, **options: Any) -> Any:
     element = ir.RankedTensorType(operand.type).element_type
     result = ir.RankedTensorType.get(ctx.avals_out[0].shape, element)
     kind, size = options["kind"], len(options["group"])
-    groups = ir.DenseIntElementsAttr.get(_groups(options["group"], options["world"]))
+    integers: Any = ir.DenseIntElementsAttr
+    groups = integers.get(_groups(options["group"], options["world"]))
     if kind == "all_gather":
         return stablehlo.AllGatherOp([result], [operand], 0, groups).results
     if kind == "all_to_all":
         return stablehlo.AllToAllOp([operand], 0, 0, size, groups, results=[result]).results
     if kind == "permute":
-        pairs = ir.DenseIntElementsAttr.get(np.array(options["pairs"], np.int64))
+        pairs = integers.get(np.array(options["pairs"], np.int64))
         return stablehlo.CollectivePermuteOp(operand, pairs, results=[result]).results
     if kind == "reduce_scatter":
-        made = stablehlo.ReduceScatterOp(result, operand, 0, groups)
+        made: Any = stablehlo.ReduceScatterOp(result, operand, 0, groups)
     else:
         made = stablehlo.AllReduceOp([result], [operand], groups)
     _reduction(made, element, options["reduce"])

@@ -59,6 +59,7 @@ _NAMES = {
     "Generator": "torch._C",
     "GraphPickler": "torch.fx._graph_pickler",
     "GraphPicklerOptions": "torch.fx._graph_pickler:Options",
+    "HashStore": "torch._C._distributed_c10d",
     "OpOverload": "torch._ops",
     "OutputCode": "torch._inductor.output_code",
     "PrivateUse1Hooks": "torch._C._acc",
