@@ -9,9 +9,9 @@ import shlex
 import sys
 import time
 
-from torchtpu.perf_model import topology
-from torchtpu.perf_model.collectives import collective_cost
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network import topology
+from torchtpu.perf_model.network.collectives import collective_cost
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.sim.clock import to_s
 from torchtpu.sim.collectives import simulate
 

@@ -9,7 +9,6 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.collective_ops import exchange
 from torchtpu.perf_model.constants import constants
 from torchtpu.perf_model.fusion import Kernel, Schedule, fuse
 from torchtpu.perf_model.kernel_cost import CostSum, KernelCost, kernel_cost
@@ -19,6 +18,7 @@ from torchtpu.perf_model.memory import (
     strict_memory,
     temporary_bytes,
 )
+from torchtpu.perf_model.network.collective_ops import exchange
 from torchtpu.perf_model.program import NOWHERE, Graph, Provenance
 from torchtpu.perf_model.trace import StepTrace, stitch_values
 

@@ -1,7 +1,7 @@
 """Collectives as phases of parallel tracks of stages: which stage runs after which, on what data.
 
-The algorithm is the one that the closed form costs (`torchtpu.perf_model.colours`); nothing else is
-shared with it: times come from the events on the links.
+The algorithm is the one that the closed form costs (`torchtpu.perf_model.network.colours`); nothing
+else is shared with it: times come from the events on the links.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from torchtpu.perf_model.box import cycle
-from torchtpu.perf_model.collectives import BARRIER_BYTES
-from torchtpu.perf_model.colours import Colour, plan, used_spans
-from torchtpu.perf_model.footprint import AXES, AxisSpan, Footprint, Group
-from torchtpu.perf_model.topology import Coords
+from torchtpu.perf_model.network.box import cycle
+from torchtpu.perf_model.network.collectives import BARRIER_BYTES
+from torchtpu.perf_model.network.colours import Colour, plan, used_spans
+from torchtpu.perf_model.network.footprint import AXES, AxisSpan, Footprint, Group
+from torchtpu.perf_model.network.topology import Coords
 from torchtpu.sim.links import Links, Path
 from torchtpu.sim.stages import (
     Line,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.collectives import KINDS, CollectiveError
-from torchtpu.perf_model.footprint import Footprint, Group, footprint, siblings
-from torchtpu.perf_model.network import Rates, rates
-from torchtpu.perf_model.routes import route
-from torchtpu.perf_model.topology import Coords, Topology
+from torchtpu.perf_model.network.collectives import KINDS, CollectiveError
+from torchtpu.perf_model.network.footprint import Footprint, Group, footprint, siblings
+from torchtpu.perf_model.network.rates import Rates, rates
+from torchtpu.perf_model.network.routes import route
+from torchtpu.perf_model.network.topology import Coords, Topology
 from torchtpu.sim.clock import to_ps
 from torchtpu.sim.collective_schedules import Phase, Schedule
 from torchtpu.sim.faults import Faults, NetworkError

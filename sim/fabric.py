@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.collectives import collective_cost
-from torchtpu.perf_model.footprint import AXES, Footprint, Group, footprint
-from torchtpu.perf_model.network import rates
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.collectives import collective_cost
+from torchtpu.perf_model.network.footprint import AXES, Footprint, Group, footprint
+from torchtpu.perf_model.network.rates import rates
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.sim.clock import to_ps
 from torchtpu.sim.collectives import Request, simulate_together, simulated
 from torchtpu.sim.faults import Faults

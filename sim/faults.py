@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torchtpu.perf_model.routes import Link
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.routes import Link
+from torchtpu.perf_model.network.topology import Topology
 
 
 class NetworkError(ValueError):

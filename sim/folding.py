@@ -16,9 +16,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from torchtpu.perf_model.colours import used_spans
-from torchtpu.perf_model.footprint import AXES, Footprint
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.colours import used_spans
+from torchtpu.perf_model.network.footprint import AXES, Footprint
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.sim.faults import Faults
 from torchtpu.sim.links import Fold, unfolded
 

@@ -10,9 +10,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from torchtpu.perf_model.network import Rates
-from torchtpu.perf_model.routes import Link
-from torchtpu.perf_model.topology import Coords, Topology
+from torchtpu.perf_model.network.rates import Rates
+from torchtpu.perf_model.network.routes import Link
+from torchtpu.perf_model.network.topology import Coords, Topology
 from torchtpu.sim.clock import to_ps
 from torchtpu.sim.faults import Faults, NetworkError
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtpu.perf_model.collective_ops import Exchange, exchange
 from torchtpu.perf_model.fusion import Kernel, Schedule
 from torchtpu.perf_model.kernel_cost import KernelCost
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.collective_ops import Exchange, exchange
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.sim.clock import to_ps, to_s
 from torchtpu.sim.fabric import Fabric
 from torchtpu.sim.faults import Faults

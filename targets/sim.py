@@ -10,10 +10,10 @@ import numpy as np
 
 from torchtpu.perf_model import bytecode, stablehlo
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import topology as topologies
+from torchtpu.perf_model.network import topology as topologies
+from torchtpu.perf_model.network.slices import format_shape
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.perf_model.program import Graph
-from torchtpu.perf_model.slices import format_shape
-from torchtpu.perf_model.topology import Topology
 from torchtpu.sim.context import context
 from torchtpu.sim.device import SimDevice
 from torchtpu.sim.memory import HbmAccount, MemoryUse

@@ -1,7 +1,7 @@
 """Collectives seen from one device: the additions of a reduction; their time is the network's.
 
-The network model needs a topology (`torchtpu.perf_model.collectives`), which a rule does not see:
-without one a collective is unmodelled, never free.
+The network model (`torchtpu.perf_model.network.collectives`) needs a topology, which a rule does
+not see: without one a collective is unmodelled, never free.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import topology as topologies
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.collectives import collective_cost
 from torchtpu.perf_model.facts import FactError
 from torchtpu.perf_model.kernel_cost import program_cost
+from torchtpu.perf_model.network import topology as topologies
+from torchtpu.perf_model.network.collectives import collective_cost
 from torchtpu.perf_model.program import Graph
 from torchtpu.perf_model.validation import programs
 from torchtpu.perf_model.validation.rows import Row

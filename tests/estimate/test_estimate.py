@@ -141,6 +141,7 @@ def test_a_loop_without_steps_is_one_and_what_it_reads_is_computed(tmp_path: Pat
     (step,) = report(script(tmp_path, text))["steps"]
     assert step["matmul_flops"] == 3 * 2 * 64**3
 
+
 DECODING = """
 import sys, torch
 assert sys.argv[1:] == ["--steps", "nine"], sys.argv

@@ -18,8 +18,9 @@ from torchtpu import config
 from torchtpu.oracle import choose, collectives, compiler, memory, modules, segments
 from torchtpu.oracle.programs import Programs
 from torchtpu.oracle.segments import Segment
-from torchtpu.perf_model import bytecode, hlo, stablehlo
+from torchtpu.perf_model import bytecode, stablehlo
 from torchtpu.perf_model import chip as chips
+from torchtpu.perf_model.hlo import reader as hlo
 from torchtpu.perf_model.program import Graph, Provenance
 from torchtpu.perf_model.trace import Buffer, Call, StepTrace
 from torchtpu.targets import CompileReport, TargetError, child, compile_batch, tpu_compiler

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtpu.perf_model import box, network, topology
-from torchtpu.perf_model.axis_times import exchange_crossings
-from torchtpu.perf_model.collectives import (
+from torchtpu.perf_model.network import box, topology
+from torchtpu.perf_model.network import rates as network
+from torchtpu.perf_model.network.axis_times import exchange_crossings
+from torchtpu.perf_model.network.collectives import (
     KINDS,
     CollectiveError,
     collective_cost,
     permute_cost,
 )
-from torchtpu.perf_model.colours import plan, used_spans
-from torchtpu.perf_model.footprint import AxisSpan, footprint, siblings
-from torchtpu.perf_model.routes import route, traffic, twisted_distances
-from torchtpu.perf_model.topology import Topology, TopologyError
+from torchtpu.perf_model.network.colours import plan, used_spans
+from torchtpu.perf_model.network.footprint import AxisSpan, footprint, siblings
+from torchtpu.perf_model.network.routes import route, traffic, twisted_distances
+from torchtpu.perf_model.network.topology import Topology, TopologyError
 
 V6E = topology.from_name("v6e:16x16")
 ROW = tuple(range(16))

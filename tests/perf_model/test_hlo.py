@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import hlo, hlo_idle
 from torchtpu.perf_model.fitted import calibration_of
-from torchtpu.perf_model.hlo_cost import LIBTPU, MODEL
-from torchtpu.perf_model.hlo_shape import CMEM, HBM, VMEM, HloError, parse
-from torchtpu.perf_model.hlo_timeline import timeline
+from torchtpu.perf_model.hlo import idle as hlo_idle
+from torchtpu.perf_model.hlo import reader as hlo
+from torchtpu.perf_model.hlo.cost import LIBTPU, MODEL
+from torchtpu.perf_model.hlo.shape import CMEM, HBM, VMEM, HloError, parse
+from torchtpu.perf_model.hlo.timeline import timeline
 from torchtpu.perf_model.kernel_cost import KernelCost
 
 V6E = chips.load("v6e")

@@ -81,7 +81,7 @@ def test_json_is_plain_data_with_stable_keys() -> None:
         *("mfu", "peak_flops_per_s", "achieved_flops_per_s", "attainable_flops_per_s", "hbm_bytes"),
         *("achieved_bytes_per_s", "attainable_bytes_per_s", "bound", "bound_shares", "programs"),
         *("kernels", "unmodelled_share", "unmodelled", "memory", "dearest_ops"),
-        *("oracle", "remarks", "topology", "network_s", "exposed_s"),
+        *("oracle", "remarks", "topology", "network_s", "exposed_s", "hints"),
     }
     assert step["memory"]["fits"] is True
     assert step["time_s"] == STEP.time_s

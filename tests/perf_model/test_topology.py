@@ -10,9 +10,9 @@ import pytest
 from jax.experimental import mesh_utils
 
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import slices, topology
-from torchtpu.perf_model.mesh import lay_mesh
-from torchtpu.perf_model.topology import Coords, Topology, TopologyError
+from torchtpu.perf_model.network import slices, topology
+from torchtpu.perf_model.network.mesh import lay_mesh
+from torchtpu.perf_model.network.topology import Coords, Topology, TopologyError
 
 
 # Google Cloud TPU documentation, pages v5e, v6e, v5p, tpu7x; MaxText accelerator_to_spec_map.py.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchtpu.perf_model import topology
-from torchtpu.perf_model.collectives import CollectiveError, collective_cost, permute_cost
-from torchtpu.perf_model.routes import Link
+from torchtpu.perf_model.network import topology
+from torchtpu.perf_model.network.collectives import CollectiveError, collective_cost, permute_cost
+from torchtpu.perf_model.network.routes import Link
 from torchtpu.sim.clock import to_s
 from torchtpu.sim.fabric import Calendar, Fabric
 from torchtpu.sim.faults import dead_links

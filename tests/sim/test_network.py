@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import network as benchmark
-from torchtpu.perf_model import topology
-from torchtpu.perf_model.collectives import CollectiveError, collective_cost
-from torchtpu.perf_model.routes import Link
-from torchtpu.perf_model.topology import Topology, TopologyError
+from torchtpu.perf_model.network import topology
+from torchtpu.perf_model.network.collectives import CollectiveError, collective_cost
+from torchtpu.perf_model.network.routes import Link
+from torchtpu.perf_model.network.topology import Topology, TopologyError
 from torchtpu.sim.clock import to_s
 from torchtpu.sim.collectives import Request, simulate, simulate_together
 from torchtpu.sim.faults import Faults, NetworkError, dead_links

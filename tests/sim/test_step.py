@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from torchtpu.perf_model import chip, topology
+from torchtpu.perf_model import chip
 from torchtpu.perf_model.fusion import Schedule, fuse
 from torchtpu.perf_model.kernel_cost import KernelCost, kernel_cost
+from torchtpu.perf_model.network import topology
 from torchtpu.perf_model.program import GraphBuilder
 from torchtpu.sim.prefetch import prefetch_order
 from torchtpu.sim.step import StepSimulator, Timeline

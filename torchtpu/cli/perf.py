@@ -58,8 +58,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script",
         nargs=argparse.REMAINDER,
-        help="the Python script, as it would be run by `python SCRIPT`, and its arguments; after -- "
-        "also those that look like ours",
+        help="the Python script, as it would be run by `python SCRIPT`, and its arguments; after "
+        "-- also those that look like ours",
     )
 
 
@@ -84,8 +84,8 @@ def _after_the_script(arguments: argparse.Namespace) -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     from torchtpu.estimate import ScriptError, estimate_script
     from torchtpu.perf_model import report
-    from torchtpu.perf_model.collectives import CollectiveError
-    from torchtpu.perf_model.topology import TopologyError
+    from torchtpu.perf_model.network.collectives import CollectiveError
+    from torchtpu.perf_model.network.topology import TopologyError
 
     script_arguments = _after_the_script(arguments)
     if arguments.steps < 1:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from torchtpu.oracle.compiler import OracleCompiler
 from torchtpu.oracle.estimate import alone
 from torchtpu.perf_model import chip as chips
-from torchtpu.perf_model import hlo, hlo_timeline
 from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.hlo import reader as hlo
+from torchtpu.perf_model.hlo import timeline as hlo_timeline
 from torchtpu.perf_model.program import Graph
 from torchtpu.perf_model.validation.kernels import in_unit, program_of
 from torchtpu.perf_model.validation.rows import Row

@@ -17,10 +17,10 @@ from torchtpu.oracle import choose
 from torchtpu.oracle.choose import Chosen
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.network.topology import Topology
+from torchtpu.perf_model.network.topology import load as load_topology
 from torchtpu.perf_model.report import Report
 from torchtpu.perf_model.roofline import estimate_steps
-from torchtpu.perf_model.topology import Topology
-from torchtpu.perf_model.topology import load as load_topology
 from torchtpu.sim.step import StepSimulator
 
 

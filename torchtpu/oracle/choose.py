@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torchtpu.oracle import compiler
 from torchtpu.oracle.estimate import LibtpuOracle
 from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.perf_model.report import Report
 from torchtpu.perf_model.roofline import StepEstimate
-from torchtpu.perf_model.topology import Topology
 from torchtpu.perf_model.trace import StepTrace
 from torchtpu.targets import TargetError
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchtpu.perf_model.collective_ops import Exchange
-from torchtpu.perf_model.hlo import Instruction
+from torchtpu.perf_model.hlo.reader import Instruction
 from torchtpu.perf_model.kernel_cost import KernelCost
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.collective_ops import Exchange
+from torchtpu.perf_model.network.topology import Topology
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LISTS = re.compile(r"\{([\d,]+)\}")

@@ -12,15 +12,16 @@ from torchtpu.oracle.collectives import pricer
 from torchtpu.oracle.compiler import OracleCompiler
 from torchtpu.oracle.programs import Programs
 from torchtpu.oracle.segments import Segment, calls, segments
-from torchtpu.perf_model import hlo, hlo_timeline
 from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.constants import constants
-from torchtpu.perf_model.hlo_cost import LIBTPU, MODEL
-from torchtpu.perf_model.hlo_timeline import Row, Timeline
+from torchtpu.perf_model.hlo import reader as hlo
+from torchtpu.perf_model.hlo import timeline as hlo_timeline
+from torchtpu.perf_model.hlo.cost import LIBTPU, MODEL
+from torchtpu.perf_model.hlo.timeline import Row, Timeline
 from torchtpu.perf_model.kernel_cost import KernelCost
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.perf_model.program import Provenance
 from torchtpu.perf_model.roofline import DearOp, StepEstimate, program
-from torchtpu.perf_model.topology import Topology
 from torchtpu.perf_model.trace import StepTrace
 from torchtpu.targets.compile_batch import Compilation
 

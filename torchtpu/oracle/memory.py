@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchtpu.oracle.segments import Segment
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.hlo_cost import LIBTPU
+from torchtpu.perf_model.hlo.cost import LIBTPU
 from torchtpu.perf_model.memory import MemoryEstimate
 from torchtpu.perf_model.trace import StepTrace
 from torchtpu.targets.compile_batch import Compilation

@@ -13,7 +13,7 @@ from torchtpu.oracle import units as parts
 from torchtpu.oracle.programs import Programs
 from torchtpu.oracle.units import Unit
 from torchtpu.partition.cuts import Cutter, Limits
-from torchtpu.perf_model.collective_ops import OPCODES
+from torchtpu.perf_model.network.collective_ops import OPCODES
 from torchtpu.perf_model.program import Graph, TensorType
 from torchtpu.perf_model.trace import StepTrace
 

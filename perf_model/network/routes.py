@@ -6,7 +6,7 @@ import functools
 from collections import Counter, deque
 from typing import NamedTuple
 
-from torchtpu.perf_model.topology import Coords, Topology
+from torchtpu.perf_model.network.topology import Coords, Topology
 
 
 class Link(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtpu.perf_model.footprint import AxisSpan
+from torchtpu.perf_model.network.footprint import AxisSpan
 
 
 def step_bytes(span: AxisSpan, piece_bytes: float) -> list[float]:

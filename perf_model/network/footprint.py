@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchtpu.perf_model.topology import Coords, Topology, TopologyError
+from torchtpu.perf_model.network.topology import Coords, Topology, TopologyError
 
 AXES = ("x", "y", "z")
 Group = tuple[int, ...]

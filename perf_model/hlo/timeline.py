@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.fitted import calibration_of
-from torchtpu.perf_model.hlo import Computation, Instruction, Module, is_collective
-from torchtpu.perf_model.hlo_cost import MODEL, Priced, price
-from torchtpu.perf_model.hlo_shape import HBM
+from torchtpu.perf_model.hlo.cost import MODEL, Priced, price
+from torchtpu.perf_model.hlo.reader import Computation, Instruction, Module, is_collective
+from torchtpu.perf_model.hlo.shape import HBM
 from torchtpu.perf_model.kernel_cost import KernelCost
 
 _FREE = frozenset(

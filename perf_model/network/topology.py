@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.slices import (
+from torchtpu.perf_model.network.slices import (
     Shape,
     TopologyError,
     check,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtpu.perf_model.collectives import CollectiveCost, collective_cost
+from torchtpu.perf_model.network.collectives import CollectiveCost, collective_cost
+from torchtpu.perf_model.network.topology import Topology
 from torchtpu.perf_model.program import Graph, Op
-from torchtpu.perf_model.topology import Topology
 
 OPCODES = frozenset(
     {"all_gather", "all_reduce", "all_to_all", "collective_permute", "reduce_scatter"}

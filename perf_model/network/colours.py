@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from torchtpu.perf_model.box import has_cycle
-from torchtpu.perf_model.footprint import AxisSpan
+from torchtpu.perf_model.network.box import has_cycle
+from torchtpu.perf_model.network.footprint import AxisSpan
 
 _MARGIN = 0.01  # a ring through the box has to be this much faster to be preferred
 _DIGITS = 9

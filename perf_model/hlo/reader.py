@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torchtpu.perf_model.hlo_shape import HloError, Shape, parse_prefix
+from torchtpu.perf_model.hlo.shape import HloError, Shape, parse_prefix
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.$-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.$-]+) = ")

@@ -13,19 +13,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchtpu.perf_model.axis_times import (
+from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.network.axis_times import (
     chain_s,
     exchange_crossings,
     line_exchange_s,
     ring_exchange_s,
     step_links,
 )
-from torchtpu.perf_model.chip import Chip
-from torchtpu.perf_model.colours import Colour, plan, ring_link_bytes, used_spans
-from torchtpu.perf_model.footprint import AxisSpan, Footprint, Group, footprint, siblings
-from torchtpu.perf_model.network import Rates, rates
-from torchtpu.perf_model.routes import traffic, twisted_distances
-from torchtpu.perf_model.topology import Topology
+from torchtpu.perf_model.network.colours import Colour, plan, ring_link_bytes, used_spans
+from torchtpu.perf_model.network.footprint import AxisSpan, Footprint, Group, footprint, siblings
+from torchtpu.perf_model.network.rates import Rates, rates
+from torchtpu.perf_model.network.routes import traffic, twisted_distances
+from torchtpu.perf_model.network.topology import Topology
 
 BARRIER_BYTES = 4
 

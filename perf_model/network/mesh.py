@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from torchtpu.perf_model.topology import Topology, TopologyError
+from torchtpu.perf_model.network.topology import Topology, TopologyError
 
 Devices = npt.NDArray[np.int64]
 

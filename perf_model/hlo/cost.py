@@ -16,9 +16,9 @@ from torchtpu.perf_model.chip import Chip
 from torchtpu.perf_model.costs.registry import Kind, rule_for
 from torchtpu.perf_model.fitted import calibration_of
 from torchtpu.perf_model.fusion import Kernel, Schedule
-from torchtpu.perf_model.hlo import Computation, Instruction, Module
-from torchtpu.perf_model.hlo_idle import idle_s
-from torchtpu.perf_model.hlo_ops import op_of
+from torchtpu.perf_model.hlo.idle import idle_s
+from torchtpu.perf_model.hlo.ops import op_of
+from torchtpu.perf_model.hlo.reader import Computation, Instruction, Module
 from torchtpu.perf_model.kernel_cost import KernelCost, kernel_cost
 from torchtpu.perf_model.program import Graph, Op, TensorType
 

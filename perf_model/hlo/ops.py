@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from torchtpu.perf_model.hlo import Instruction, Module
+from torchtpu.perf_model.hlo.reader import Instruction, Module
 from torchtpu.perf_model.program import AttrValue, Op
 
 # HLO's opcodes that differ from StableHLO's by more than - for _.

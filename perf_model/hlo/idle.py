@@ -1,4 +1,4 @@
-"""Loads hlo.toml: the cycles that the TPU compiler gives a kernel for doing next to nothing."""
+"""Loads idle.toml: the cycles that the TPU compiler gives a kernel for doing next to nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from torchtpu.perf_model.chip import Chip, sources
 from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
 
-PATH = Path(__file__).parent / "hlo.toml"
+PATH = Path(__file__).parent / "idle.toml"
 _TABLE = "idle_cycles"
 
 

@@ -1,4 +1,4 @@
-"""Loads network.toml: the constants of the network model that belong to no single chip."""
+"""Loads rates.toml: the constants of the network model that belong to no single chip."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from torchtpu.perf_model.chip import Chip, sources
 from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
 
-PATH = Path(__file__).parent / "network.toml"
+PATH = Path(__file__).parent / "rates.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkConstants:
-    """Constants of the network model; their meaning and source stand in network.toml."""
+    """Constants of the network model; their meaning and source stand in rates.toml."""
 
     ici_hop_latency_s: float
     ici_launch_s: float

@@ -1,0 +1,1 @@
+"""What the TPU compiler makes of a program: its optimized HLO, read and timed."""

@@ -1,0 +1,1 @@
+"""Many devices: topologies, groups on the torus, and what collectives cost in closed form."""
