@@ -51,8 +51,34 @@ class Reorder(torch.autograd.Function):
         return grads[0].index_select(0, ctx.saved_tensors[1]), None, None
 
 
+class Taken(torch.autograd.Function):
+    """Rows by number, a number past the last being a row of zeros; the gradient gathers too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor) -> Tensor:
+        """x [B, N, D] and index [B, M] -> [B, M, D]; places [B, N, c]: where in index rows are."""
+        ctx.save_for_backward(places)
+        return _rows(x, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """The sum of the places of each row."""
+        (places,) = ctx.saved_tensors
+        rows = _rows(grads[0], places.flatten(1))
+        return rows.view(*places.shape, -1).sum(2), None, None
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    padded = F.pad(x, (0, 0, 0, 1))
+    first = torch.arange(len(x), device=x.device)[:, None] * padded.shape[1]
+    rows = padded.flatten(0, 1).index_select(0, (index + first).flatten())
+    taken_rows: Tensor = rows.unflatten(0, index.shape)
+    return taken_rows
+
+
 exchange: Callable[[Tensor, dist.ProcessGroup], Tensor] = Exchange.apply
 reorder: Callable[[Tensor, Tensor, Tensor], Tensor] = Reorder.apply
+taken: Callable[[Tensor, Tensor, Tensor], Tensor] = Taken.apply
 
 
 class Experts(nn.Module):
@@ -211,19 +237,20 @@ class Moe(nn.Module):
 
 def _gather_dispatch(x: Tensor, weights: Tensor, slots: Tensor, total: int) -> Dispatched:
     """Rows [B, total, D] of the slots and the function that brings results back to [B, T, D]."""
-    batch, length, width = x.shape
-    k = slots.shape[1] // length
-    token = torch.arange(length * k, device=x.device) // k
-    source = torch.full((batch, total + 1), length, device=x.device)  # row T is zero
-    source = source.scatter(1, slots, token.expand(batch, -1))[:, :total]
-    padded = F.pad(x, (0, 0, 0, 1))
-    rows = padded.gather(1, source[..., None].expand(-1, -1, width))
+    batch, length, _ = x.shape
+    choices = slots.shape[1]
+    by_token = slots.unflatten(1, (length, -1))  # [B, T, k]
+    numbers = torch.arange(choices, device=x.device).expand(batch, -1)
+    taker = torch.full((batch, total + 1), choices, device=x.device)  # `choices`: nobody's
+    taker = taker.scatter(1, slots, numbers)[:, :total]
+    source = torch.where(taker == choices, length, taker // by_token.shape[2])
 
     def collect(y: Tensor) -> Tensor:
-        chosen = F.pad(y, (0, 0, 0, 1)).gather(1, slots[..., None].expand(-1, -1, width))
-        return (chosen.view(batch, length, k, width) * weights[..., None]).sum(2)
+        chosen = taken(y, slots, taker[..., None]).unflatten(1, by_token.shape[1:])
+        summed: Tensor = (chosen * weights[..., None]).sum(2)
+        return summed
 
-    return rows, collect
+    return taken(x, source, by_token), collect
 
 
 def _einsum_dispatch(x: Tensor, weights: Tensor, slots: Tensor, total: int) -> Dispatched:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +134,9 @@ def distribute(model: Decoder, mesh: Mesh, *, reduce_dtype: str, reshard: bool =
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": reshard}
     over = _axes_of(mesh.dense, mesh.axes.replicas, "shard")
     for block in model.layers:
-        if isinstance(block.mlp, Moe):
+        if isinstance(block.mlp, Moe) and mesh.sparse["expert"].size() > 1:
             _spread_experts(block.mlp, mesh, options)
-        fully_shard(block, mesh=over, **options)
+        fully_shard(block, mesh=over, shard_placement_fn=_even_dim(over), **options)
     if not config.tied:
         fully_shard(model.embed, mesh=over, **options)
         fully_shard(model.head, mesh=over, mp_policy=policy, reshard_after_forward=False)
@@ -151,13 +151,22 @@ def _axes_of(mesh: DeviceMesh, replicas: int, shard: str) -> DeviceMesh:
 
 def _spread_experts(moe: Moe, mesh: Mesh, options: dict[str, Any]) -> None:
     """FSDP of the experts over the ranks that hold the same ones."""
-    ranks = mesh.sparse["expert"].size()
-    if ranks > 1:
-        moe.group = mesh.sparse.get_group("expert")
+    moe.group = mesh.sparse.get_group("expert")
     over = _axes_of(mesh.sparse, mesh.axes.replicas, "fsdp")
-    sharded = fully_shard(moe.experts, mesh=over, **options)
-    if ranks > 1:  # a gradient has come through every rank's tokens, but is averaged over `over`
-        sharded.set_gradient_divide_factor(float(mesh.axes.batch_ranks))
+    sharded = fully_shard(moe.experts, mesh=over, shard_placement_fn=_even_dim(over), **options)
+    # a gradient has come through every rank's tokens, but is averaged over `over`
+    sharded.set_gradient_divide_factor(float(mesh.axes.batch_ranks))
+
+
+def _even_dim(mesh: DeviceMesh) -> Callable[[nn.Parameter], Shard | None]:
+    """Cut stacks of fewer experts than ranks along a dim of which every rank gets as much."""
+    ranks = mesh.size(mesh.ndim - 1)
+
+    def placement(parameter: nn.Parameter) -> Shard | None:
+        even = (d for d, size in enumerate(parameter.shape) if size % ranks == 0)
+        return Shard(next(even, 0)) if parameter.ndim == 3 else None
+
+    return placement
 
 
 def _split_tensors(model: Decoder, mesh: DeviceMesh) -> None:
