@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from torchtpu.perf_model.fusion import Kernel, Schedule
 from torchtpu.perf_model.kernel_cost import KernelCost
 from torchtpu.perf_model.network.collective_ops import Exchange, exchange
+from torchtpu.perf_model.network.rates import constants
 from torchtpu.perf_model.network.topology import Topology
 from torchtpu.sim.clock import to_ps, to_s
 from torchtpu.sim.fabric import Fabric
@@ -65,6 +67,11 @@ class StepSimulator:
         return run.timeline()
 
 
+def slowest(count: int) -> float:
+    """How many standard deviations the slowest of `count` slices is late (Blom 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+
+
 class _Run:
     def __init__(self, source: Sequence[int], fabric: Fabric) -> None:
         self._source, self._fabric = source, fabric
@@ -72,6 +79,7 @@ class _Run:
         self._core = self._busy = 0
         self._network: dict[tuple[str, str], int] = {}
         self._waits: dict[int, int] = {}
+        self._across = -1  # the last collective across slices
 
     def _inputs_ready(self, kernel: Kernel) -> tuple[int, int]:
         ready = (self._ready.get(self._source[value], (0, -1)) for value, _ in kernel.reads)
@@ -88,12 +96,13 @@ class _Run:
         """The core starts a collective, which the network runs when it can."""
         begin = max(self._core, self._inputs_ready(kernel)[0])
         if one.kind == "collective_permute":
-            pairs = list(zip(one.group[::2], one.group[1::2], strict=True))
-            end = self._fabric.permute(one.size_bytes, pairs, begin)
+            end = self._fabric.permute(one.size_bytes, one.pairs, begin)
         else:
             end = self._fabric.start(one.kind, one.size_bytes, one.group, begin)
         transfer = self._fabric.transfers[-1]
         alone = end - begin - transfer.queued_ps
+        if transfer.fabric == "dcn":
+            self._across = number
         key = (one.kind, transfer.fabric)
         self._network[key] = self._network.get(key, 0) + alone
         self._write(kernel, end, number)
@@ -108,9 +117,12 @@ class _Run:
             self._ready[self._source[value]] = (at, collective)
 
     def timeline(self) -> Timeline:
-        """What has been; the step ends when the last collective does."""
+        """What has been; the step ends when the last collective does, on the slowest slice."""
         last = max((when, who) for when, who in [(0, -1), *self._ready.values()])
         self._wait(*last)
+        if self._across >= 0:
+            late = slowest(self._fabric.topology.slices) * constants().dcn_slice_spread
+            self._wait(self._core + round(self._core * late), self._across)
         return Timeline(
             time_s=to_s(self._core),
             busy_s=to_s(self._busy),

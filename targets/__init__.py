@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchtpu.private import jax as private
 from torchtpu.targets.base import (
@@ -31,6 +32,7 @@ __all__ = [
     "create",
     "default",
     "names",
+    "register_kernels",
     "register_rules",
     "simulated",
 ]
@@ -98,6 +100,13 @@ def register_rules() -> None:
     from torchtpu.targets import tpu_rules
 
     tpu_rules.register()
+
+
+def register_kernels(primitive: Any, rule: Any) -> None:
+    """Let JAX lower a primitive by kernels where these are compiled for a TPU."""
+    from jax.interpreters import mlir
+
+    mlir.register_lowering(primitive, rule, platform="tpu")
 
 
 def simulated(chip: str) -> str:

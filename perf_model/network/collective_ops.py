@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtpu.perf_model.network.collectives import CollectiveCost, collective_cost
+from torchtpu.perf_model.network.collectives import CollectiveCost, collective_cost, permute_cost
 from torchtpu.perf_model.network.topology import Topology
 from torchtpu.perf_model.program import Graph, Op
 
@@ -17,8 +17,8 @@ OPCODES = frozenset(
 class Exchange:
     """One collective of a program.
 
-    size_bytes: the whole array that the group shares. group: device numbers of one group; each
-    member of a collective_permute sends its part to the next one.
+    size_bytes: the whole array that the group shares; of a permute, what a device sends.
+    group: device numbers of one group; of a permute, its (source, target) pairs, flat.
     """
 
     kind: str
@@ -27,7 +27,14 @@ class Exchange:
 
     def cost(self, topology: Topology) -> CollectiveCost:
         """Its closed-form cost while all groups of its form run it."""
+        if self.kind == "collective_permute":
+            return permute_cost(self.size_bytes, self.pairs, topology)
         return collective_cost(self.kind, self.size_bytes, self.group, topology)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The (source, target) pairs of a permute."""
+        return tuple(zip(self.group[::2], self.group[1::2], strict=True))
 
 
 def exchange(op: Op, graph: Graph) -> Exchange | None:
@@ -36,18 +43,8 @@ def exchange(op: Op, graph: Graph) -> Exchange | None:
         return None
     sent = sum(graph.types[v].size_bytes for v in op.operands)
     received = sum(graph.types[v].size_bytes for v in op.results)
-    group = op.ints("group") or _cycle(op.ints("pairs"))
-    whole = op.opcode in {"all_to_all", "collective_permute"}
-    size = sent * len(group) if whole else max(sent, received)
+    if op.opcode == "collective_permute":
+        return Exchange(kind=op.opcode, size_bytes=sent, group=op.ints("pairs"))
+    group = op.ints("group")
+    size = sent * len(group) if op.opcode == "all_to_all" else max(sent, received)
     return Exchange(kind=op.opcode, size_bytes=size, group=group)
-
-
-def _cycle(pairs: tuple[int, ...]) -> tuple[int, ...]:
-    """The devices along (source, target) pairs, given flat, from the first source on."""
-    following = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    found = dict.fromkeys(pairs[:1])
-    device = following.get(pairs[0]) if pairs else None
-    while device is not None and device not in found:
-        found[device] = None
-        device = following.get(device)
-    return tuple(found)

@@ -22,6 +22,7 @@ class NetworkConstants:
     ici_chunks: float
     dcn_latency_s: float
     dcn_efficiency: float
+    dcn_slice_spread: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -138,6 +138,15 @@ BY_HAND: dict[str, Callable[[int], dict[str, Any]]] = {
     "aten::upsample_bicubic2d_backward": _resized(2, 2),
     "aten::_upsample_bilinear2d_aa_backward": _resized(2, 2),
     "aten::upsample_trilinear3d_backward": _resized(2, 2, 2),
+    "torchtpu::all_reduce": lambda n: {
+        "input": _f(n), "reduce": "sum", "group": (0, 1), "world": 2,
+    },
+    "torchtpu::reduce_scatter": lambda n: {
+        "input": _f(2 * n), "reduce": "sum", "group": (0, 1), "world": 2,
+    },
+    "torchtpu::all_gather": lambda n: {"input": _f(n), "group": (0, 1), "world": 2},
+    "torchtpu::all_to_all": lambda n: {"input": _f(2 * n), "group": (0, 1), "world": 2},
+    "torchtpu::permute": lambda n: {"input": _f(n), "pairs": (0, 1, 1, 0), "world": 2},
 }  # fmt: skip
 
 

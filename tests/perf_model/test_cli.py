@@ -70,11 +70,11 @@ def test_a_higher_layer_adds_a_subcommand(
     def run(arguments: argparse.Namespace) -> int:
         raise cli.CommandError(f"no such script: {arguments.script}")
 
-    command = cli.Subcommand(name="estimate", help="e", configure=configure, run=run)
+    command = cli.Subcommand(name="foretell", help="e", configure=configure, run=run)
     cli.register(command)
-    assert cli.main(["estimate", "x.py"]) == cli.EXIT_ERROR
+    assert cli.main(["foretell", "x.py"]) == cli.EXIT_ERROR
     assert capsys.readouterr().err == "no such script: x.py\n"
-    with pytest.raises(ValueError, match="estimate: a second subcommand"):
+    with pytest.raises(ValueError, match="foretell: a second subcommand"):
         cli.register(command)
 
 

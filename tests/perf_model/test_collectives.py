@@ -285,6 +285,6 @@ def test_bad_requests(kind: str, size: float, says: str) -> None:
 
 
 def test_every_network_constant_has_a_source_and_says_why() -> None:
-    assert len(network.facts()) == 5
+    assert len(network.facts()) == 6
     for name, fact in network.facts().items():
         assert len(fact.note) > 20, name

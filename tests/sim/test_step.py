@@ -8,9 +8,10 @@ from torchtpu.perf_model import chip
 from torchtpu.perf_model.fusion import Schedule, fuse
 from torchtpu.perf_model.kernel_cost import KernelCost, kernel_cost
 from torchtpu.perf_model.network import topology
+from torchtpu.perf_model.network.rates import constants
 from torchtpu.perf_model.program import GraphBuilder
 from torchtpu.sim.prefetch import prefetch_order
-from torchtpu.sim.step import StepSimulator, Timeline
+from torchtpu.sim.step import StepSimulator, Timeline, slowest
 
 V6E = chip.load("v6e")
 POD = topology.load(V6E, "16x16")
@@ -100,3 +101,39 @@ def test_a_step_ends_when_its_last_collective_does() -> None:
     found = StepSimulator(POD).run(schedule, [KernelCost(kernels=1)])
     assert found.time_s == pytest.approx(found.network_s[("all_reduce", "ici")], rel=1e-9)
     assert found.waits == {0: pytest.approx(found.time_s)}
+
+
+def reduced(topology_: topology.Topology, opcode: str = "all_reduce", **attrs: object) -> Timeline:
+    """A matmul of a millisecond or so, and a collective of its result."""
+    program = GraphBuilder()
+    x, w = program.input((8192, 8192), "bf16"), program.input((8192, 8192), "bf16")
+    y = program.op(
+        "dot_general", (x, w), (8192, 8192), "bf16", lhs_contract=(1,), rhs_contract=(0,)
+    )
+    z = program.op(opcode, (y,), (8192, 8192), "bf16", **attrs)  # type: ignore[arg-type]
+    schedule = fuse(program.build((z,)))
+    costs = [
+        KernelCost(kernels=1) if name == opcode else kernel_cost(schedule, kernel, V6E)
+        for name, kernel in zip(heroes(schedule), schedule.kernels, strict=True)
+    ]
+    return StepSimulator(topology_).run(schedule, costs)
+
+
+def test_a_collective_across_slices_waits_for_the_slowest() -> None:
+    two = topology.load(V6E, "4x4", slices=2)
+    inside = reduced(two, group=tuple(range(16)), groups=2)
+    across = reduced(two, group=(0, 16), groups=16)
+    assert ("all_reduce", "dcn") in across.network_s
+    alone = across.busy_s + across.network_s[("all_reduce", "dcn")]
+    late = slowest(2) * constants().dcn_slice_spread
+    assert across.time_s == pytest.approx(alone * (1 + late), rel=1e-3)
+    assert inside.time_s == pytest.approx(
+        inside.busy_s + inside.network_s[("all_reduce", "ici")], rel=1e-3
+    )
+    assert [slowest(n) for n in (1, 2, 4, 32)] == pytest.approx([0, 0.56, 1.03, 2.07], abs=0.03)
+
+
+def test_a_permute_sends_what_each_device_holds() -> None:
+    ring = tuple(n for i in range(16) for n in (i, (i + 1) % 16))
+    found = reduced(topology.load(V6E, "4x4"), "collective_permute", pairs=ring)
+    assert found.network_s[("collective_permute", "ici")] > 8192 * 8192 * 2 / 200e9

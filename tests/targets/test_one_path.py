@@ -21,6 +21,7 @@ _OTHERWISE = {
     "torchtpu/__init__.py": "names of subpackages",
     "torchtpu/cache/environment.py": "names of subpackages",
     "torchtpu/cli/checks/versions.py": "the extra of the distribution",
+    "torchtpu/distributed/backend.py": "names of the backend of process groups",
     "torchtpu/dtypes.py": "the op of an error: Tensor.tpu()",
     "torchtpu/storage_methods.py": "methods of torch's storages",
 }

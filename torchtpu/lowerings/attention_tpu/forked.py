@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
+from torchtpu import targets
 from torchtpu.private import jax as private
 
 Array = Any
@@ -46,7 +47,7 @@ class Forked:
         elsewhere = mlir.lower_fun(in_ops, multiple_results=True)
         self.primitive = private.primitive(name, types, elsewhere)
         self.primitive.multiple_results = True
-        mlir.register_lowering(self.primitive, _rule(in_kernels, elsewhere), platform="tpu")
+        targets.register_kernels(self.primitive, _rule(in_kernels, elsewhere))
 
     def __call__(self, *arrays: Array | None, **static: Any) -> list[Array]:
         """Arguments and results are those of `ops`."""
