@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchtpu.perf_model.chip import sources
-from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
+from torchtpu.perf_model.facts import Fact, FactError, read_tables
 
 PATH = Path(__file__).parent / "constants.toml"
 
@@ -27,15 +27,7 @@ class Constants:
 @functools.cache
 def facts() -> Mapping[str, Fact]:
     """Every constant with unit, source and note, under its name."""
-    found: dict[str, Fact] = {}
-    for section, table in read_toml(PATH).items():
-        if section == "date":
-            continue
-        if not isinstance(table, dict):
-            raise FactError(f"{PATH.name}: {section}: expected a table, got {table!r}")
-        for key, entry in table.items():
-            found[key] = parse_fact(f"{PATH.name}: {section}.{key}", entry, sources())
-    return found
+    return {key: fact for _, key, fact in read_tables(PATH, sources())}
 
 
 @functools.cache

@@ -5,7 +5,7 @@ strictly loaded from TOML.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,3 +90,14 @@ def read_toml(path: Path) -> Mapping[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FactError(f"{path.name}: {error}") from error
+
+
+def read_tables(path: Path, known: Mapping[str, str]) -> Iterator[tuple[str, str, Fact]]:
+    """(table, key, fact) of a file of tables and a date. Raises FactError for anything else."""
+    for section, table in read_toml(path).items():
+        if section == "date":
+            continue
+        if not isinstance(table, dict):
+            raise FactError(f"{path.name}: {section}: expected a table, got {table!r}")
+        for key, entry in table.items():
+            yield section, key, parse_fact(f"{path.name}: {section}.{key}", entry, known)

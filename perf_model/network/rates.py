@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchtpu.perf_model.chip import Chip, sources
-from torchtpu.perf_model.facts import Fact, FactError, parse_fact, read_toml
+from torchtpu.perf_model.facts import Fact, FactError, read_tables
 
 PATH = Path(__file__).parent / "rates.toml"
 
@@ -47,16 +47,7 @@ class Rates:
 @functools.cache
 def facts() -> Mapping[str, Fact]:
     """Every constant with unit, source and note, under "section_key"."""
-    found: dict[str, Fact] = {}
-    for section, table in read_toml(PATH).items():
-        if section == "date":
-            continue
-        if not isinstance(table, dict):
-            raise FactError(f"{PATH.name}: {section}: expected a table, got {table!r}")
-        for key, entry in table.items():
-            name = f"{PATH.name}: {section}.{key}"
-            found[f"{section}_{key}"] = parse_fact(name, entry, sources())
-    return found
+    return {f"{section}_{key}": fact for section, key, fact in read_tables(PATH, sources())}
 
 
 @functools.cache
