@@ -8,11 +8,10 @@ computes; more than that would fill the memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torchtpu.perf_model.costs.registry import Kind
 from torchtpu.perf_model.fusion import Schedule
-from torchtpu.perf_model.kernel_cost import KernelCost
 
 _AHEAD = 1  # collectives that are started and not yet used while another is started early
 _LOOKAHEAD = 4  # collectives among which one is sought that can go early
@@ -20,20 +19,14 @@ _MAX_ANCESTORS = 16  # kernels that may move up with a collective
 _HEAVY = frozenset({Kind.MATMUL})
 
 
-def prefetch_order(
-    schedule: Schedule, collective: Sequence[bool], costs: Sequence[KernelCost]
-) -> Iterator[int]:
+def prefetch_order(schedule: Schedule, collective: Sequence[bool]) -> list[int]:
     """The numbers of a schedule's kernels in the order in which the core meets them."""
-    if not any(collective):
-        return iter(range(len(schedule.kernels)))
-    return iter(_Order(schedule, collective, costs).order())
+    return _Order(schedule, collective).order()
 
 
 class _Order:
-    def __init__(
-        self, schedule: Schedule, collective: Sequence[bool], costs: Sequence[KernelCost]
-    ) -> None:
-        self._schedule, self._collective, self._costs = schedule, collective, costs
+    def __init__(self, schedule: Schedule, collective: Sequence[bool]) -> None:
+        self._schedule, self._collective = schedule, collective
         self._producers = _producers(schedule)
         self._emitted: set[int] = set()
         self._order: list[int] = []

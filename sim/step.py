@@ -58,7 +58,7 @@ class StepSimulator:
         """Simulate the kernels of a schedule, whose costs on the core are given in its order."""
         exchanges = [exchange(schedule.graph.ops[k.hero], schedule.graph) for k in schedule.kernels]
         run = _Run(schedule.source, Fabric(self.topology, faults=self._faults))
-        for number in prefetch_order(schedule, [one is not None for one in exchanges], costs):
+        for number in prefetch_order(schedule, [one is not None for one in exchanges]):
             kernel, one = schedule.kernels[number], exchanges[number]
             if one is None:
                 run.compute(kernel, to_ps(costs[number].time_s))

@@ -99,7 +99,7 @@ class _Rewriter:
 
     def _restore_inside(self, op: Any) -> None:
         """Give an op, and those in its regions, the values as they were written."""
-        for inner in _nested(op):
+        for inner in nested(op):
             for n, value in enumerate(inner.operands):
                 if value in self._orders:
                     inner.operands[n] = self._at(value, tuple(range(_rank(value))), op)
@@ -273,18 +273,18 @@ _FILLED: dict[str, Callable[[Any, Any, list[int]], Any]] = {
 
 def _renew(op: Any, values: dict[Any, Any]) -> None:
     """Put an op and those in its regions on new values."""
-    for inner in _nested(op):
+    for inner in nested(op):
         for n, value in enumerate(inner.operands):
             inner.operands[n] = values.get(value, value)
 
 
-def _nested(op: Any) -> Iterator[Any]:
+def nested(op: Any) -> Iterator[Any]:
     """An op and those in its regions."""
     yield op
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
-                yield from _nested(inner.operation)
+                yield from nested(inner.operation)
 
 
 def _rank(value: Any) -> int:

@@ -10,12 +10,13 @@ bfloat16 artificial intelligence datatype for higher-precision computations", ar
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+
+from torchtpu.targets.channels_last import nested
 
 _PRODUCTS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
 _BFLOAT16 = 8, 7  # bits of exponent and mantissa
@@ -31,23 +32,15 @@ def in_bfloat16_passes(module: Any) -> Any:
     """Return a module with every product of float32 operands in bfloat16 passes, as many as its
     precision says; the given one where there is none.
     """
-    if not any(_is_float32_product(op) for op in _nested(module.operation)):
+    if not any(_is_float32_product(op) for op in nested(module.operation)):
         return module
     with module.context, ir.Location.unknown():
         text = io.BytesIO()
         module.operation.write_bytecode(text)
         copy = ir.Module.parse(text.getvalue())
-        for op in [op for op in _nested(copy.operation) if _is_float32_product(op)]:
+        for op in [op for op in nested(copy.operation) if _is_float32_product(op)]:
             _split(op)
         return copy
-
-
-def _nested(op: Any) -> Iterator[Any]:
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _nested(inner.operation)
 
 
 def _is_float32_product(op: Any) -> bool:
