@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from torchtpu.eager.operation import Operation
 from torchtpu.storage import buffer_of
 from torchtpu.tensor import TensorFactory
 
@@ -94,6 +95,20 @@ def test_a_view_is_seen_as_it_is_and_so_is_its_base(name: str) -> None:
         device_view.add_(1)
         host_view.add_(1)
         assert torch.equal(device.cpu(), host)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_call_on_a_view_is_prepared_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls() -> None:
+        view = VIEWS[name](torch.ones(3, 4, device="tpu"))
+        _ = view + view, view.mul(2.0), view.sum()
+        if name not in ("expand", "unfold"):
+            view.add_(1)
+
+    for _ in range(2):  # by the general kernel, and by the unrolled ones
+        calls()
+    monkeypatch.setattr(Operation, "prepare", lambda *_: pytest.fail("prepared again"))
+    calls()
 
 
 def test_results_of_kernels_are_known() -> None:

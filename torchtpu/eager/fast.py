@@ -20,9 +20,15 @@ from torchtpu.eager.operation import Operation
 from torchtpu.eager.schema import Kind
 from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, buffer_of, launch_lock, mark_lost
-from torchtpu.tensor import new_capsule, next_address, place_of
+from torchtpu.tensor import new_capsule, next_address
 
 _NUMBERS = frozenset({int, float})
+
+# What a program depends on of a tensor a in buffer ba; lazy bits are left to the general kernel.
+_PLACE = "b{a}.layout, {a}.shape, {a}.stride(), {a}.storage_offset(), {a}.dtype"
+_place: Callable[[Buffer, torch.Tensor], tuple[Any, ...]] = eval(
+    f"lambda ba, a: ({_PLACE.format(a='a')})"
+)
 
 _KERNEL = """
 def kernel({parameters}, *more, **kwargs):
@@ -140,9 +146,7 @@ def _unrolled(
     guards = [f"{last}.__class__ not in numbers or {last} in special"] if number else []
     if not number and operation.arguments[count - 1].kind == Kind.TENSOR:
         guards.append(f"{last}.__class__ in numbers")
-    parts = [
-        f"b{n}.layout, {n}.shape, {n}.stride(), {n}.storage_offset(), {n}.dtype" for n in tensors
-    ]
+    parts = [_PLACE.format(a=n) for n in tensors]
     arrays = [f"b{n}.array if b{n}.array is not None else b{n}.value()" for n in tensors]
     buffers = [f"b{n} = {n}.untyped_storage()._tpu_buffer" for n in tensors]
     if number:
@@ -197,4 +201,4 @@ def _is_plain(value: Any) -> bool:
 
 
 def _signature(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple(part for t in tensors for part in place_of(buffer_of(t.untyped_storage()), t))
+    return tuple(part for t in tensors for part in _place(buffer_of(t.untyped_storage()), t))
