@@ -65,7 +65,7 @@ class Config:
     dispatch: Literal["gather", "einsum"] = "gather"
     attention: Literal["sdpa", "math"] = "sdpa"
     embedding: Literal["gather", "onehot"] = "gather"
-    quantize: Literal["none", "int8", "fp8"] = "none"
+    quantize: Literal["none", "int8", "fp8", "fp8_static"] = "none"
     compute_dtype: str = "bfloat16"
     param_dtype: str = "float32"
 

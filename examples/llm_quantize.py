@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _INT8_MAX = 127.0
+# Calibration "fixed,-224,224" of tpu-recipes (c8cfe2f6), training/ironwood/llama3.1-70b/8k-fp8-*.
+STATIC_BOUND = 224.0
 
 
 class Int8Product(torch.autograd.Function):
@@ -36,27 +38,36 @@ class Int8Product(torch.autograd.Function):
 class Float8Product(torch.autograd.Function):
     """x [N, K] times weight [O, K] transposed: e4m3 forward, gradients in e5m2.
 
-    One scale for each tensor, found anew each time (arXiv:2209.05433, section 3).
+    One scale for each tensor (arXiv:2209.05433, section 3): of x and weight by the magnitude
+    `bound`, beyond which values are clipped, or by the largest magnitude where it is None, as
+    always for gradients. Backward keeps x and weight in eight bits.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bound: float | None = None) -> Tensor:
         """[N, K], [O, K] -> [N, O]."""
-        ctx.save_for_backward(x, weight)
-        return _float8(x, weight.t(), torch.float8_e4m3fn)
+        x8, x_scale = _scaled(x, torch.float8_e4m3fn, bound)
+        weight8, weight_scale = _scaled(weight, torch.float8_e4m3fn, bound)
+        ctx.save_for_backward(x8, x_scale, weight8, weight_scale)
+        ctx.dtype = x.dtype
+        return torch._scaled_mm(x8, weight8.t(), x_scale, weight_scale, out_dtype=x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         """Gradients of x [N, K] and weight [O, K]."""
-        x, weight = ctx.saved_tensors
-        (grad,) = grads
-        gradient = torch.float8_e5m2
-        return _float8(grad, weight, gradient), _float8(grad.t(), x, gradient)
+        x8, x_scale, weight8, weight_scale = ctx.saved_tensors
+        grad8, scale = _scaled(grads[0], torch.float8_e5m2)
+        of_x = torch._scaled_mm(grad8, _columns(weight8), scale, weight_scale, out_dtype=ctx.dtype)
+        of_weight = torch._scaled_mm(
+            grad8.t().contiguous(), _columns(x8), scale, x_scale, out_dtype=ctx.dtype
+        )
+        return of_x, of_weight, None
 
 
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "int8": Int8Product.apply,
     "fp8": Float8Product.apply,
+    "fp8_static": lambda x, weight: Float8Product.apply(x, weight, STATIC_BOUND),
 }
 
 
@@ -85,14 +96,6 @@ class Int8Linear(nn.Module):
         return y if self.bias is None else y + self.bias.to(x.dtype)
 
 
-def store_int8(model: nn.Module, kind: type[nn.Linear]) -> None:
-    """Replace each `kind` inside `model` by an Int8Linear of the same values."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, kind):
-                setattr(module, name, Int8Linear(child.weight.data, child.bias))
-
-
 def _int8(left: Tensor, right: Tensor) -> Tensor:
     """[M, K] x [K, N] -> [M, N] in left's dtype."""
     left_scale, right_scale = _scale(left, 1), _scale(right, 0)
@@ -108,14 +111,17 @@ def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     return (x / scale).round().to(torch.int8)
 
 
-def _float8(left: Tensor, right: Tensor, left_dtype: torch.dtype) -> Tensor:
-    """[M, K] x [K, N] -> [M, N] in left's dtype."""
-    left8, left_scale = _scaled(left, left_dtype)
-    right8, right_scale = _scaled(right.t(), torch.float8_e4m3fn)  # its K has to be innermost
-    return torch._scaled_mm(left8, right8.t(), left_scale, right_scale, out_dtype=left.dtype)
+def _scaled(x: Tensor, dtype: torch.dtype, bound: float | None = None) -> tuple[Tensor, Tensor]:
+    """x in `dtype` and what to multiply it by."""
+    most = torch.finfo(dtype).max
+    if bound is None:
+        scale = x.abs().amax().float().clamp(min=1e-12) / most
+    else:
+        x = x.clamp(-bound, bound)
+        scale = torch.full((), bound / most, device=x.device)
+    return (x / scale).to(dtype), scale
 
 
-def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Contiguous x in `dtype` and what to multiply it by."""
-    scale = x.abs().amax().float().clamp(min=1e-12) / torch.finfo(dtype).max
-    return (x / scale).to(dtype).contiguous(), scale
+def _columns(x: Tensor) -> Tensor:
+    """The same matrix with its columns contiguous, as a right operand has to be."""
+    return x.t().contiguous().t()

@@ -181,7 +181,7 @@ def test_decoding_gives_the_logits_of_the_whole_sequence(text: str) -> None:
     drawn(model)
     tokens = llm.sequences(config, chosen, 0, 3)
     want = model(tokens)[:, 8:]
-    server = llm_serve.Server(model, 3, 17, torch.float32)
+    server = llm_serve.Server(model, 3, 17, "float32")
     got = [server.logits(tokens[:, :9])]
     for place in range(9, 17):
         position = torch.tensor([place])
@@ -260,7 +260,7 @@ def test_attention_by_blocks_is_attention_with_a_window(length: int) -> None:
     assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "error"), [("int8", 0.02), ("fp8", 0.08)])
+@pytest.mark.parametrize(("kind", "error"), [("int8", 0.02), ("fp8", 0.08), ("fp8_static", 0.08)])
 def test_quantized_products_are_near_whole_ones(kind: str, error: float) -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(2, 16, 32, requires_grad=True), torch.randn(48, 32, requires_grad=True)]

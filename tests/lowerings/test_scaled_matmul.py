@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
 from tests.lowerings.pairs import compare
+from torchtpu.lowerings import scaled_matmul
 
 aten = torch.ops.aten
 F8 = torch.float8_e4m3fn
@@ -53,6 +58,13 @@ def test_sizes_that_cuda_rejects_and_both_kinds_of_8_bits() -> None:
     compare(fn, None, left[:0], right, one)
     with pytest.raises(RuntimeError, match=r"cannot be multiplied \(3x7 and 6x5\)"):
         fn(left.to("tpu"), right[:6].to("tpu"), one.to("tpu"))
+
+
+def test_both_kinds_of_8_bits_go_to_the_matrix_unit_as_they_are() -> None:
+    left, right = jnp.ones((3, 7), jnp.float8_e5m2), jnp.ones((7, 5), jnp.float8_e4m3fn)
+    one = jnp.ones((1, 1))
+    text = jax.jit(scaled_matmul._product).lower(left, right, one, one).as_text()
+    assert re.search(r"dot_general.*x7xf8E5M2>.*x5xf8E4M3FN>.* -> tensor<3x5xf32>", text)
 
 
 def test_out_and_the_second_version() -> None:

@@ -55,10 +55,9 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
         after = after * scale_b
     else:
         right = b.astype(jnp.float32) * scale_b
-    if left.dtype != right.dtype:  # bfloat16 holds every 8-bit float
-        dtype = jnp.bfloat16 if left.dtype.itemsize == right.dtype.itemsize == 1 else jnp.float32
-        left, right = left.astype(dtype), right.astype(dtype)
-    return jnp.matmul(left, right, preferred_element_type=jnp.float32) * after
+    if not left.dtype.itemsize == right.dtype.itemsize == 1:  # else the matrix unit takes a mix
+        left, right = left.astype(jnp.float32), right.astype(jnp.float32)
+    return jax.lax.dot(left, right, preferred_element_type=jnp.float32) * after
 
 
 def _blocks(scale: Array, rows: int, columns: int) -> Array:
