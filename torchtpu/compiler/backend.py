@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchtpu.compiler import changing_numbers, kept
+from torchtpu.compiler import changing_numbers, host_part, kept
 from torchtpu.compiler.buckets import bounds_of
 from torchtpu.compiler.debug import TpuCompileDebug
 from torchtpu.compiler.dynamic import DynamicGraph
@@ -54,7 +54,7 @@ class TpuBackend:
 
             if bounds_of(graph):
                 return DynamicGraph(graph, compiled, options, visible)
-            return compiled(graph)
+            return host_part.compiled(graph, compiled)
 
         with kept.making(make, keep=options.serializable):
             compiled: Callable[..., Any] = _aot(make)(module, example_inputs)
