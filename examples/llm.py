@@ -23,9 +23,8 @@ from torch.distributed.fsdp import FSDPModule
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `examples` is found
 
-from examples import llm_parallel, llm_quantize, llm_remat, llm_serve
+from examples import llm_kv_cache, llm_parallel, llm_remat, llm_serve, llm_stored_weights
 from examples.llm_config import Config, ModelError, named, published
-from examples.llm_layers import Linear
 from examples.llm_model import Decoder
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -151,24 +150,30 @@ def step(
 
 
 @torch.no_grad()
-def serve(config: Config, options: argparse.Namespace, group: dist.ProcessGroup | None) -> Tensor:
-    """The tokens [B, steps] that --phase prefill or decode chose."""
-    ranks = dist.get_world_size(group) if group is not None else 1
+def serve(config: Config, options: argparse.Namespace, place: llm_serve.Place) -> Tensor:
+    """The tokens [B, steps] that --phase prefill or decode chose for this rank's sequences."""
     with torch.device("meta"):
-        decoder = Decoder(llm_serve.narrowed(config, ranks))
-        llm_serve.narrow_head(decoder, ranks)
+        decoder = Decoder(llm_serve.narrowed(config, place.parts))
+        llm_serve.narrow_head(decoder, place.parts)
     decoder.to_empty(device=options.device).eval()
     decoder.initialise(options.seed)
-    dtype = getattr(torch, options.cache_dtype or config.compute_dtype)
-    server = llm_serve.Server(decoder, options.batch, options.seq, dtype)
-    if group is not None:
-        server.share(group)
-    if config.quantize == "int8":
-        llm_quantize.store_int8(decoder, Linear)
-    tokens = sequences(config, options, 0, options.batch)[:, :-1]
+    count = sequences_of(options, place)
+    kind = options.kv_cache or config.compute_dtype
+    server = llm_serve.Server(decoder, count, options.seq, kind)
+    if place.group is not None:
+        server.share(place.group)
+    llm_stored_weights.store(decoder, config.quantize)
+    tokens = sequences(config, options, place.data_rank * count, count)[:, :-1]
     if options.phase == "prefill":
         return torch.stack([server(tokens) for _ in range(options.steps)], dim=1)
     return decode(server, tokens[:, :1], options)
+
+
+def sequences_of(options: argparse.Namespace, place: llm_serve.Place) -> int:
+    """Sequences that this rank serves. Raises ModelError."""
+    if options.batch % place.data:
+        raise ModelError(f"[serve] --data {place.data} does not divide --batch {options.batch}")
+    return int(options.batch) // place.data
 
 
 def decode(server: llm_serve.Server, token: Tensor, options: argparse.Namespace) -> Tensor:
@@ -187,9 +192,9 @@ def run(options: argparse.Namespace) -> str:
     config = configured(options)
     with llm_parallel.joined(options.device) as world:
         if options.phase != "train":
-            if world > 1 and options.tensor not in (0, world):
-                raise ModelError(f"[serve] expected --tensor {world}: all ranks serve together")
-            tokens = serve(config, options, dist.group.WORLD if world > 1 else None)
+            device, sizes = options.device.partition(":")[0], (options.data, options.tensor)
+            place = llm_serve.placed(world, device, *sizes)
+            tokens = serve(config, options, place)
             return f"tokens of the first sequence: {tokens[0].tolist()}"
         names = ("slices", "data", "fsdp", "expert")
         axes = llm_parallel.axes_for(
@@ -252,7 +257,8 @@ def parser() -> argparse.ArgumentParser:
     axes = made.add_argument_group("mesh, outermost axis first; --fsdp takes what is left")
     for axis, default in (("slices", 1), ("data", 1), ("fsdp", 0), ("expert", 1), ("tensor", 0)):
         axes.add_argument(f"--{axis}", type=int, default=default)
-    made.add_argument_group("serving").add_argument("--cache-dtype", choices=DTYPES)
+    serving = made.add_argument_group("serving; --data has sequences of its own, --tensor parts")
+    serving.add_argument("--kv-cache", choices=llm_kv_cache.KINDS, help="as the products")
     add_sizes(made)
     return made
 

@@ -48,6 +48,7 @@ class Config:
     parallel_block: bool = False  # attention and MLP read the same norm
     window: int = 0
     full_attention_every: int = 1
+    attention_block: int = 0  # queries that a window is computed for together; 0: the window
     q_rank: int = 0
     kv_rank: int = 0
     nope_dim: int = 0

@@ -97,23 +97,32 @@ class Experts(nn.Module):
             for size in ((hidden, hidden, width) if config.mlp_bias else ())
         )
 
-    def forward(self, x: Tensor, ends: Tensor | None = None) -> Tensor:
-        """Rows [E, N, D] of each expert, or sorted rows [N, D] that end at `ends` [E]."""
-        with product("experts"):
-            gate = self._times(x, self.gate, 0, ends)
-            up = self._times(x, self.up, 1, ends)
-            return self._times(activate(self.config, up, gate), self.down, 2, ends)
+    def forward(self, x: Tensor, owners: Tensor | None = None) -> Tensor:
+        """Rows [E, N, D] of each expert, or rows [N, D] of the experts `owners` [N], ascending."""
+        ends = None if owners is None else self._ends(owners)
+        with product("gate"):
+            gate = self._times(x, self.gate, ends)
+        with product("up"):
+            up = self._times(x, self.up, ends)
+        gate, up = self._plus(gate, 0, owners), self._plus(up, 1, owners)
+        with product("down"):
+            y = self._times(activate(self.config, up, gate), self.down, ends)
+        return self._plus(y, 2, owners)
 
-    def _times(self, x: Tensor, weight: Tensor, number: int, ends: Tensor | None) -> Tensor:
+    def _ends(self, owners: Tensor) -> Tensor:
+        """Where the rows of each expert end [E]."""
+        numbers = torch.arange(len(self.gate), device=owners.device)
+        return (owners[:, None] == numbers).sum(0).cumsum(0).to(torch.int32)
+
+    def _times(self, x: Tensor, weight: Tensor, ends: Tensor | None) -> Tensor:
         weight = weight.to(x.dtype)
-        y = torch.bmm(x, weight) if ends is None else F.grouped_mm(x, weight, offs=ends)
+        return torch.bmm(x, weight) if ends is None else F.grouped_mm(x, weight, offs=ends)
+
+    def _plus(self, y: Tensor, number: int, owners: Tensor | None) -> Tensor:
         if not self.biases:
             return y
-        bias: Tensor = self.biases[number].to(x.dtype)  # [E, D]
-        if ends is None:
-            return y + bias[:, None]
-        rows = torch.arange(len(x), device=x.device)
-        return y + bias[torch.searchsorted(ends, rows, right=True).clamp(max=len(bias) - 1)]
+        bias: Tensor = self.biases[number].to(y.dtype)  # [E, D]
+        return y + (bias[:, None] if owners is None else bias[owners])
 
 
 class Moe(nn.Module):
@@ -200,27 +209,26 @@ class Moe(nn.Module):
         """x [N, D], weights and chosen [.., k] -> [N, D]: choices sorted by expert."""
         k, experts = self.config.experts_per_token, self.config.experts
         flat = chosen.reshape(-1)
-        order = flat.argsort(stable=True)
+        owners, order = flat.sort(stable=True)
         inverse = order.argsort()
         rows = x[:, None].expand(-1, k, -1).reshape(-1, x.shape[-1])  # [N * k, D]
         rows = reorder(rows, order, inverse)
         if self.config.routing == "balanced":
             y = self._through(rows.unflatten(0, (experts, -1))).flatten(0, 1)
         else:
-            y = self.experts(rows, self._ends(flat))
+            y = self._ragged(rows, owners)
         y = reorder(y, inverse, order).view(-1, k, x.shape[-1])
         return (y * weights.reshape(-1, k, 1)).sum(1)
 
-    def _ends(self, chosen: Tensor) -> Tensor:
-        """Where the rows of each expert end [E]. Raises ModelError where experts are elsewhere."""
+    def _ragged(self, rows: Tensor, owners: Tensor) -> Tensor:
+        """Rows of experts that have unequal many. Raises ModelError where experts are elsewhere."""
         if self.ranks > 1:
             raise ModelError(
                 "[moe] without a capacity, how many rows go to each rank depends on the data; "
                 "give --routing balanced, or --capacity-factor"
             )
-        numbers = torch.arange(self.config.experts, device=chosen.device)
-        counts = (chosen[:, None] == numbers).sum(0)
-        return counts.cumsum(0).to(torch.int32)
+        out: Tensor = self.experts(rows, owners)
+        return out
 
     def _through(self, rows: Tensor) -> Tensor:
         """Rows [E, N, D] through their experts, wherever these are."""

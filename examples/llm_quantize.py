@@ -64,10 +64,11 @@ class Float8Product(torch.autograd.Function):
         return of_x, of_weight, None
 
 
+_static: Callable[[Tensor, Tensor, float], Tensor] = Float8Product.apply
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "int8": Int8Product.apply,
     "fp8": Float8Product.apply,
-    "fp8_static": lambda x, weight: Float8Product.apply(x, weight, STATIC_BOUND),
+    "fp8_static": lambda x, weight: _static(x, weight, STATIC_BOUND),
 }
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
 
 # Products that a policy may keep, in the order in which a block makes them.
-NAMES = ("q", "k", "v", "attention", "out", "gate", "up", "down", "experts")
+NAMES = ("q", "k", "v", "attention", "out", "gate", "up", "down")
 POLICIES: dict[str, frozenset[str] | None] = {
     "none": None,
     "full": frozenset(),
@@ -39,6 +40,13 @@ _PRODUCTS = frozenset(
         _aten._grouped_mm.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_fused_attention_overrideable.default,
+    }
+)
+# FSDP's hooks in a block name ranges: not as many forward as when backward computes it again.
+SAC_IGNORED_OPS.update(
+    {
+        torch.ops.profiler._record_function_enter_new.default,
+        torch.ops.profiler._record_function_exit._RecordFunction,
     }
 )
 _current = ""

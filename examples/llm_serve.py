@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
-from examples.llm_attention import Cache
 from examples.llm_config import Config, ModelError
+from examples.llm_kv_cache import make_cache
 from examples.llm_layers import Linear, rope_table
 from examples.llm_model import Decoder
 
@@ -37,6 +38,36 @@ def narrowed(config: Config, ranks: int) -> Config:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank stands: `data` groups of ranks have sequences of their own, and the ranks of
+    `group` hold parts of one model. None: a rank holds all of it.
+    """
+
+    data: int = 1
+    data_rank: int = 0
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def parts(self) -> int:
+        """Ranks that hold a model together."""
+        return 1 if self.group is None else dist.get_world_size(self.group)
+
+
+def placed(world: int, device: str, data: int, tensor: int) -> Place:
+    """This rank of data x tensor; tensor = 0 takes what data leaves. Raises ModelError."""
+    tensor = tensor or max(1, world // data)
+    if data * tensor != max(1, world):
+        raise ModelError(
+            f"[serve] data {data} x tensor {tensor} = {data * tensor} ranks, got {max(1, world)}"
+        )
+    if data == 1:
+        return Place(group=dist.group.WORLD if world > 1 else None)
+    mesh = init_device_mesh(device, (data, tensor), mesh_dim_names=("data", "tensor"))
+    group = mesh["tensor"].get_group() if tensor > 1 else None
+    return Place(data=data, data_rank=mesh["data"].get_local_rank(), group=group)
+
+
 def narrow_head(decoder: Decoder, ranks: int) -> None:
     """Leave this rank its part of the vocabulary's output matrix, where that is its own."""
     config = decoder.config
@@ -45,13 +76,13 @@ def narrow_head(decoder: Decoder, ranks: int) -> None:
 
 
 class Server(nn.Module):
-    """A decoder with caches of `length` tokens for `batch` sequences.
+    """A decoder with caches of `length` tokens, of a kind of llm_kv_cache, for `batch` sequences.
 
     With a group, this rank holds a part of every head and MLP (`narrowed`) and of the output
     matrix, and the ranks add up what they computed behind attention and MLP.
     """
 
-    def __init__(self, decoder: Decoder, batch: int, length: int, cache_dtype: torch.dtype) -> None:
+    def __init__(self, decoder: Decoder, batch: int, length: int, cache: str) -> None:
         super().__init__()
         self.decoder, self.length = decoder, length
         self.group: dist.ProcessGroup | None = None
@@ -60,8 +91,7 @@ class Server(nn.Module):
         self.caches = []
         for block in decoder.layers:
             shapes = block.attention.cache_shapes(length)
-            pair = (torch.zeros(batch, *s, dtype=cache_dtype, device=device) for s in shapes)
-            self.caches.append(Cache(*pair))
+            self.caches.append(make_cache(shapes, batch, cache, device))
 
     def share(self, group: dist.ProcessGroup) -> Server:
         """Serve together with the other ranks of the group."""

@@ -19,7 +19,11 @@ class Constants:
 
     vector_efficiency: float
     index_cycles: float
+    gather_valu_ops: float
     attention_valu_ops: float
+    grid_step_cycles: float
+    grouped_tile_rows: float
+    grouped_tile_side: float
     launch_s: float
     host_dispatch_s: float
 

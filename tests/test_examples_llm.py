@@ -95,16 +95,26 @@ def loaded(model: Decoder, whole: dict[str, Tensor], mesh: llm_parallel.Mesh) ->
     return model
 
 
+def served_together(axis: str) -> list[list[int]]:
+    """Tokens of this rank's sequences, served by two ranks along `axis`."""
+    chosen = options(f"--phase decode --{axis} 2 --kv-cache int8")
+    place = llm_serve.placed(2, "cpu", chosen.data, chosen.tensor)
+    tokens: list[list[int]] = llm.serve(llm.configured(chosen), chosen, place).tolist()
+    return tokens
+
+
 def rank_main() -> None:
-    """One rank: print the losses for each of MESHES."""
+    """One rank: print the losses for each of MESHES, and tokens served over each axis."""
     dist.init_process_group("gloo")
-    sys.stdout.write(json.dumps([both_losses(text) for text in MESHES]))
+    losses = [both_losses(text) for text in MESHES]
+    served = {axis: served_together(axis) for axis in ("data", "tensor")}
+    sys.stdout.write(json.dumps({"losses": losses, "served": served}))
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def losses_by_mesh() -> dict[str, Any]:
-    """For each of MESHES the losses of one process and of two ranks."""
+def both_ranks() -> list[dict[str, Any]]:
+    """What rank_main of two ranks printed."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -130,15 +140,26 @@ def losses_by_mesh() -> dict[str, Any]:
             rank.communicate()
         raise
     assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][1]
-    return dict(zip(MESHES, json.loads(outputs[0][0]), strict=True))
+    return [json.loads(text) for text, _ in outputs]
 
 
 @pytest.mark.timeout(300)  # the first waits for both ranks
-@pytest.mark.parametrize("text", MESHES)
-def test_two_ranks_train_as_one_process(losses_by_mesh: dict[str, Any], text: str) -> None:
-    want, got = losses_by_mesh[text]
+@pytest.mark.parametrize("number", range(len(MESHES)), ids=MESHES)
+def test_two_ranks_train_as_one_process(both_ranks: list[dict[str, Any]], number: int) -> None:
+    want, got = both_ranks[0]["losses"][number]
     assert_close(got, want, rtol=0, atol=1e-5)
     assert want[-1] < want[0] - 0.003
+
+
+@pytest.mark.timeout(300)
+def test_ranks_with_sequences_of_their_own_serve_as_one_process(
+    both_ranks: list[dict[str, Any]],
+) -> None:
+    first, second = (rank["served"] for rank in both_ranks)
+    chosen = options("--phase decode --kv-cache int8")
+    alone = llm.serve(llm.configured(chosen), chosen, llm_serve.Place()).tolist()
+    assert first["data"] + second["data"] == alone
+    assert first["tensor"] == second["tensor"]
 
 
 # One process --------------------------------------------------------------------------------
@@ -250,12 +271,12 @@ def test_a_full_expert_drops_the_tokens_that_come_later() -> None:
     assert torch.equal(y[0, 4:], torch.zeros(12, 32))
 
 
-@pytest.mark.parametrize("length", [12, 13])
-def test_attention_by_blocks_is_attention_with_a_window(length: int) -> None:
+@pytest.mark.parametrize(("length", "block"), [(12, 0), (13, 0), (13, 6), (24, 8)])
+def test_attention_by_blocks_is_attention_with_a_window(length: int, block: int) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, length, 8), *torch.randn(2, 2, 2, length, 8)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    got = llm_attention.attend(q, k, v, window=4, kind="sdpa")
+    got = llm_attention.attend(q, k, v, window=4, kind="sdpa", block=block)
     want = llm_attention.attend(q, k, v, window=4, kind="math")
     assert_close(got, want, rtol=1e-5, atol=1e-5)
 
@@ -295,6 +316,29 @@ def test_what_cannot_run_is_one_message(
         llm.main()
     assert leave.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_experts_add_the_bias_of_the_expert_that_a_row_went_to() -> None:
+    chosen = options(EXPERTS, "--mlp-bias")
+    model = Decoder(llm.configured(chosen))
+    drawn(model)
+    moe: Any = model.blocks[0].mlp
+    rows, owners = torch.randn(6, 32), torch.tensor([0, 0, 1, 3, 3, 3])
+    got = moe.experts(rows, owners)
+    for row, owner, y in zip(rows, owners, got, strict=True):
+        every = moe.experts(row.expand(4, 1, 32))  # one row for each expert
+        assert_close(y, every[owner, 0])
+
+
+@pytest.mark.parametrize(("kept", "again"), [("", 3), ("down", 2), ("gate,up,down", 0)])
+def test_products_of_experts_are_kept_by_name(kept: str, again: int) -> None:
+    chosen = options(EXPERTS, f"--remat full --layers 1 --save {kept or 'q'}")
+    model = llm.build(llm.configured(chosen), chosen, None)
+    tokens = llm.sequences(model.config, chosen, 0, 2)
+    loss = model(tokens[:, :-1], tokens[:, 1:])
+    with Products() as products:
+        loss.backward()
+    assert products.seen["_grouped_mm"] == 6 + again
 
 
 def test_dropless_experts_elsewhere_need_counts_known_beforehand() -> None:

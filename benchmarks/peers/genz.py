@@ -13,7 +13,9 @@ from benchmarks.peers.published import Json, chip, decoder, devices_per_chip, op
 
 SHIPPED_SYSTEMS = {"v5e": "TPUv5e"}
 SHIPPED_MODELS = {
-    "gemma-2b": "google/gemma-2B",
+    "gemma-7b": "google/gemma-7B",
+    "llama3.1-8b": "meta-llama/Llama-3.1-8B",
+    "llama3.1-70b": "meta-llama/Llama-3.1-70B",
     "llama2-7b": "meta-llama/Llama-2-7B",
     "llama2-13b": "meta-llama/Llama-2-13B",
 }
@@ -22,7 +24,7 @@ NOTES = (
     "v5e: the system TPUv5e that GenZ ships; other chips: a system of the public numbers in"
     " perf_model/chips, bandwidths in GiB/s as GenZ reads them",
     "Qwen3-32B: a ModelConfig of the public sizes, for GenZ ships none; other models as shipped",
-    "int8 rows: bits = int8, which GenZ means for weights, cache and activations",
+    "int8 and fp8 rows: bits = int8 or fp8, which GenZ means for weights, cache and activations",
 )
 
 
@@ -61,9 +63,10 @@ def model(genz: Any, name: str) -> Any:
 def _step_s(modelling: Any, genz: Any, row: Json, arguments: list[str], **others: int) -> float:
     devices = devices_per_chip(chip(row["chip"]))
     chips = max(int(option(arguments, "--tensor", "1")) // devices, 1)
+    replicas = int(option(arguments, "--data", "1"))
     result = modelling(
         model=model(genz, option(arguments, "--model")),
-        batch_size=int(option(arguments, "--batch")),
+        batch_size=int(option(arguments, "--batch")) // replicas,
         input_tokens=int(option(arguments, "--seq")),
         system_name=system(row["chip"]),
         bits=option(arguments, "--quantize", "bf16"),
@@ -75,17 +78,21 @@ def _step_s(modelling: Any, genz: Any, row: Json, arguments: list[str], **others
 
 
 def predict(llm: Any, models: Any, row: Json) -> Json:
-    """The row with prefill_s, decode_s and seconds (of a batch of requests), or with a reason."""
+    """The row with prefill_s, of one prompt, and decode_s, a list of a step of the full batch and,
+    where the row has it, of few sequences; or with a reason.
+    """
     config = row["config"]
+    steps = [config[name] for name in ("decode", "decode_few") if name in config]
+    prompts = int(option(config["prefill"], "--batch"))
     try:
-        prefill_s = _step_s(llm.prefill_moddeling, models, row, config["prefill"])
-        decode_s = _step_s(
-            llm.decode_moddeling, models, row, config["decode"], output_tokens=0, Bb=1
-        )
+        prefill_s = _step_s(llm.prefill_moddeling, models, row, config["prefill"]) / prompts
+        decode_s = [
+            _step_s(llm.decode_moddeling, models, row, step, output_tokens=0, Bb=1)
+            for step in steps
+        ]
     except ValueError as error:
         return row | {"reason": str(error).splitlines()[0].strip()}
-    seconds = config["batch"] * prefill_s + config["output_tokens"] * decode_s
-    return row | {"prefill_s": prefill_s, "decode_s": decode_s, "seconds": seconds}
+    return row | {"prefill_s": prefill_s, "decode_s": decode_s}
 
 
 def main() -> None:
@@ -97,7 +104,7 @@ def main() -> None:
     llm, models = importlib.import_module("GenZ"), importlib.import_module("GenZ.Models")
     found = [predict(llm, models, row) for row in rows("serving")]
     for answer in found:
-        print(answer["id"], answer.get("seconds", answer.get("reason")))
+        print(answer["id"], answer.get("decode_s", answer.get("reason")))
     if options.json:
         write(options.json, "GenZ", "genz-llm", found, NOTES)
 

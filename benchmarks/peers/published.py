@@ -32,10 +32,17 @@ def rows(kind: str) -> Iterator[Json]:
         data = _toml(path)
         for workload in data.get("workload", ()):
             if workload["kind"] == kind:
-                for row in workload["rows"]:
+                for row in filter(is_compared, workload["rows"]):
                     yield {"id": row["id"], "chip": workload["chip"], "config": workload["config"]}
         if kind == "gemm" and "columns" in data:
             yield from _grid(data)
+
+
+def is_compared(row: Mapping[str, Any]) -> bool:
+    """Whether a row with `unit` and `metric` is the peers' to answer: not the times of single
+    tokens and steps, and not what the host of the server bounds.
+    """
+    return row["unit"] != "ms" and not row["metric"].endswith("host_bound")
 
 
 def _grid(data: Mapping[str, Any]) -> Iterator[Json]:

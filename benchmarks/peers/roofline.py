@@ -9,25 +9,26 @@ from collections.abc import Sequence
 from benchmarks.peers.published import decoder, option
 from torchtpu.perf_model import chip as chips
 from torchtpu.perf_model.chip import Chip
+from torchtpu.perf_model.validation import serving
 from torchtpu.perf_model.validation.rows import Row
 from torchtpu.perf_model.validation.side_by_side import peak_roofline_s
 
-_BYTES = {"int8": 1, "": 2}
+_BYTES = {"int8": 1, "fp8": 1}  # of a weight or a cached number; 2 of any other
 
 
 def seconds(row: Row) -> float:
-    """Of a GEMM, or of the batch of requests of a serving row."""
+    """Of a GEMM, or of all requests of a serving row."""
     if row.kind == "gemm":
         return peak_roofline_s(row)
     config = row.config
-    prefill_s, decode_s = prefill(row, config["prefill"]), decode(row, config["decode"])
-    return float(config["batch"] * prefill_s + config["output_tokens"] * decode_s)
+    prompts = int(option(config["prefill"], "--batch"))
+    decode_s = [decode(row, step) for step in serving.decode_points(config)]
+    return serving.seconds(config, prefill(row, config["prefill"]) / prompts, decode_s)
 
 
 def chips_used(row: Row) -> float:
-    """Chips that serve together: a rank is one device, of which a chip may have two."""
-    ranks = int(option(row.config["decode"], "--tensor", "1"))
-    return ranks / chips.load(row.chip).devices_per_chip
+    """Chips that serve: a rank is one device, of which a chip may have two."""
+    return _ranks(row.config["decode"]) / chips.load(row.chip).devices_per_chip
 
 
 def prefill(row: Row, arguments: Sequence[str]) -> float:
@@ -41,15 +42,21 @@ def decode(row: Row, arguments: Sequence[str]) -> float:
     sizes = decoder(option(arguments, "--model"))
     batch, length = int(option(arguments, "--batch")), int(option(arguments, "--seq"))
     head = sizes.get("head_dim", sizes["width"] // sizes["heads"])
-    element = _BYTES["int8" if option(arguments, "--cache-dtype") == "int8" else ""]
+    element = _BYTES.get(option(arguments, "--kv-cache"), 2)
     cache_bytes = 2.0 * sizes["layers"] * sizes["kv_heads"] * head * element * batch * length
     return _roofline(row, arguments, batch, cache_bytes)
 
 
+def _ranks(arguments: Sequence[str]) -> int:
+    return int(option(arguments, "--tensor", "1")) * int(option(arguments, "--data", "1"))
+
+
 def _roofline(row: Row, arguments: Sequence[str], tokens: int, cache_bytes: float) -> float:
     chip: Chip = chips.load(row.chip)
-    devices = chips_used(row) * chip.devices_per_chip
+    devices = _ranks(arguments)
     parameters = float(decoder(option(arguments, "--model"))["parameters"])
-    weight_bytes = parameters * _BYTES[option(arguments, "--quantize")]
+    quantize, replicas = option(arguments, "--quantize"), int(option(arguments, "--data", "1"))
+    weight_bytes = parameters * _BYTES.get(quantize, 2) * replicas
     moved_s = (weight_bytes + cache_bytes) / (chip.hbm_bytes_per_s * devices)
-    return max(2 * parameters * tokens / (chip.peak_flops_per_s() * devices), moved_s)
+    peak = chip.peak_flops_per_s("f8e4m3fn" if quantize == "fp8" else "bf16")
+    return max(2 * parameters * tokens / (peak * devices), moved_s)

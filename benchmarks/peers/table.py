@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import roofline
-from benchmarks.peers.published import Json, command, sample
-from torchtpu.perf_model.validation import kernels, side_by_side
+from benchmarks.peers.published import Json, command, is_compared, sample
+from torchtpu.perf_model.validation import kernels, serving, side_by_side
 from torchtpu.perf_model.validation.rows import Row, rows
 
 GROUPS = {
@@ -55,11 +55,17 @@ def group_of(row: Row) -> str:
     return "gemm" if min(row.config[size] for size in "mkn") >= _LARGE else "gemm_small"
 
 
+def compared() -> dict[str, Row]:
+    """The GEMM and serving rows that the peers are asked for, by id."""
+    chosen = (row for row in rows() if row.kind in ("gemm", "serving"))
+    return {r.id: r for r in chosen if is_compared({"unit": r.unit, "metric": r.metric})}
+
+
 def value_of(row: Row, seconds: float) -> float:
-    """Seconds of a GEMM, or of a batch of requests, as the row's quantity."""
+    """Seconds of a GEMM, or of all requests, as the row's quantity."""
     if row.kind == "gemm":
         return kernels.in_unit(row, seconds)
-    rate = float(row.config["batch"] * row.config["output_tokens"]) / seconds
+    rate = serving.Requests.of(row.config).tokens / seconds
     return rate / roofline.chips_used(row) if row.unit.endswith("/chip") else rate
 
 
@@ -83,9 +89,19 @@ def peer_column(report: Json, known: Mapping[str, Row]) -> Column:
             )
     return Column(
         name=name,
-        values={a["id"]: value_of(known[a["id"]], a["seconds"]) for a in answers if "seconds" in a},
+        values={
+            a["id"]: value_of(known[a["id"]], _seconds(known[a["id"]], a))
+            for a in answers
+            if "reason" not in a
+        },
         reasons={a["id"]: a["reason"] for a in answers if "reason" in a},
     )
+
+
+def _seconds(row: Row, answer: Json) -> float:
+    if row.kind == "gemm":
+        return float(answer["seconds"])
+    return serving.seconds(row.config, answer["prefill_s"], answer["decode_s"])
 
 
 def our_columns(reports: Sequence[Json], known: Mapping[str, Row]) -> Iterator[Column]:
@@ -278,7 +294,7 @@ def main() -> None:
         [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
         for paths in (options.ours, options.peers)
     )
-    known = {row.id: row for row in rows() if row.kind in ("gemm", "serving")}
+    known = compared()
     try:
         columns = [*own_columns(list(known.values())), *(peer_column(r, known) for r in peers)]
         columns += our_columns(ours, known)

@@ -28,12 +28,13 @@ def gemm_cycles(m: int, k: int, n: int, dtype: str, chip: Chip) -> float:
     """Cycles of [m, k] x [k, n] on all matrix units of a device, in bfloat16 terms.
 
     Mp * Kp * Np * 2 / FLOP per cycle: K and N padded to the MXU side, M to the sublanes of the
-    dtype and to the rows below which loading the weights dominates. Either operand may be the
-    stationary one; the better is taken.
+    dtype and to the rows below which loading the weights dominates: a tile of weights has K rows
+    to load, at most the side. Either operand may be the stationary one; the better is taken.
     """
     side = chip.mxu_side
-    floor_rows = int(calibration_of(chip).weight_load_rows * side)
     sublanes = _sublanes(dtype)
+    loaded = min(side, _round_up(k, sublanes))
+    floor_rows = int(calibration_of(chip).weight_load_rows * loaded)
     k_padded = _round_up(k, side)
 
     def padded(rows: int, columns: int) -> int:
@@ -52,7 +53,7 @@ def _precision(op: Op) -> str:
     return "HIGH" if "HIGH" in wanted.split() or "bf16_x3" in algorithm else "DEFAULT"
 
 
-def _operand_dtype(op: Op, graph: Graph) -> str:
+def operand_dtype(op: Op, graph: Graph) -> str:
     """The wider dtype of the two operands: it decides the passes of the matrix unit."""
     lhs, rhs = (graph.types[v].dtype for v in op.operands[:2])
     return max(lhs, rhs, key=dtype_bits)
@@ -76,14 +77,19 @@ def dot_sizes(op: Op, graph: Graph) -> tuple[int, int, int, int]:
     return batch, m, k, n
 
 
+def time_factor(op: Op, graph: Graph, chip: Chip) -> float:
+    """MXU time of the op's dtype and precision relative to bfloat16."""
+    return chip.mxu_time_factor(_real(operand_dtype(op, graph)), _precision(op))
+
+
 def _gemm(batch: int, sizes: tuple[int, int, int], op: Op, graph: Graph, chip: Chip) -> Cost:
     m, k, n = sizes
-    dtype = _operand_dtype(op, graph)
+    dtype = operand_dtype(op, graph)
     passes = _complex_factor(dtype)
     flops = 2.0 * batch * m * k * n * passes
     if not flops:
         return Cost()
-    factor = chip.mxu_time_factor(_real(dtype), _precision(op)) * passes
+    factor = time_factor(op, graph, chip) * passes
     result = dtype_bits(graph.types[op.results[0]].dtype) / 8
     return Cost(
         matmul_flops=flops,
@@ -124,26 +130,6 @@ def _dot(op: Op, graph: Graph, chip: Chip) -> Cost:
     lhs, rhs = (graph.types[v].shape for v in op.operands[:2])
     k = lhs[-1]
     return _gemm(1, (math.prod(lhs) // max(1, k), k, math.prod(rhs) // max(1, k)), op, graph, chip)
-
-
-@rule("chlo.ragged_dot", kind=Kind.MATMUL)
-def _ragged_dot(op: Op, graph: Graph, chip: Chip) -> Cost:
-    """Matmuls of groups of rows (or of the contraction): the rows of all groups, once.
-
-    [M, K] x [G, K, N] -> [M, N]: a group ends in the middle of a tile, so that each costs half the
-    rows more below which loading the weights dominates. [K, M] x [K, N] -> [G, M, N] likewise.
-    """
-    lhs, rhs = (graph.types[v] for v in op.operands[:2])
-    out = graph.types[op.results[0]].shape
-    groups = graph.types[op.operands[2]].elements
-    n = out[-1]
-    is_sum = len(out) > len(lhs.shape) or len(rhs.shape) == len(lhs.shape)
-    m = out[-2] if is_sum else math.prod(lhs.shape[:-1])
-    k = lhs.elements // max(1, m)
-    edges = groups * int(calibration_of(chip).weight_load_rows * chip.mxu_side) // 2
-    sizes = (m, k + edges, n) if is_sum else (m + edges, k, n)
-    padded = _gemm(1, sizes, op, graph, chip)
-    return Cost(matmul_flops=2.0 * m * k * n, mxu_cycles=padded.mxu_cycles)
 
 
 def valid_taps(outputs: int, inputs: int, window: Sequence[int]) -> int:

@@ -34,6 +34,14 @@ def test_aligned_gemm_takes_flops_over_flops_per_cycle() -> None:
     assert gemm_cycles(4096, 4096, 4096, "bf16", V5E) == 2 * 4096**3 / 131072
 
 
+def test_a_tile_of_weights_loads_as_long_as_it_has_rows() -> None:
+    whole = gemm_cycles(8, 256, 4096, "bf16", V6E)
+    assert gemm_cycles(8, 128, 4096, "bf16", V6E) == whole / 2
+    assert gemm_cycles(8, 512, 4096, "bf16", V6E) == whole * 2
+    many = gemm_cycles(4096, 256, 4096, "bf16", V6E)  # rows hide the loading
+    assert gemm_cycles(4096, 128, 4096, "bf16", V6E) == many
+
+
 @pytest.mark.parametrize(("chip", "side"), [(V5E, 128), (V6E, 256)])
 def test_k_and_n_are_padded_to_the_matrix_unit(chip: chips.Chip, side: int) -> None:
     full = gemm_cycles(4096, side, 4096, "bf16", chip)
@@ -250,18 +258,32 @@ def test_the_cost_estimate_of_a_pallas_kernel_is_read() -> None:
     assert op.text("kernel_name") == "mine"
 
 
-def test_a_ragged_dot_costs_its_rows_once_and_the_edges_of_its_groups() -> None:
-    def cost(groups: int) -> Cost:
-        types = (
-            spec(4096, 512, dtype=jnp.bfloat16),
-            spec(groups, 512, 1024, dtype=jnp.bfloat16),
-            spec(groups, dtype=jnp.int32),
-        )
-        lowered = jax.jit(lax.ragged_dot).trace(*types).lower(lowering_platforms=("tpu",))
-        program = stablehlo.read(lowered.compiler_ir("stablehlo"))
-        return cost_of("chlo.ragged_dot", program)
+def taken(dtype: Any, rows: int = 4096, width: int = 2048) -> Graph:
+    types = (spec(rows, width, dtype=dtype), spec(rows, dtype=jnp.int32))
+    return graph(lambda x, i: x.at[i].get(mode="promise_in_bounds"), *types)
 
-    dense = 2 * 4096 * 512 * 1024
-    assert cost(8).matmul_flops == cost(64).matmul_flops == dense
-    assert 1 < cost(8).mxu_cycles / (dense / V6E.flops_per_cycle) < 1.5
-    assert cost(64).mxu_cycles > cost(8).mxu_cycles
+
+@pytest.mark.parametrize(("name", "bundles"), [("v5e", 3051), ("v5p", 3058), ("v6e", 2373)])
+def test_a_gathered_row_is_laid_as_the_compiler_schedules_it(name: str, bundles: int) -> None:
+    """Bundles of libtpu 0.0.42.1 for 128 rows of 2048 bfloat16, waits for their DMAs apart."""
+    chip = chips.load(name)
+    cost = cost_of("gather", taken(jnp.bfloat16), chip)
+    cycles = (cost.scalar_cycles + cost.serial_cycles) * chip.cores_per_device
+    assert cycles / (4096 / 128 * bundles) == pytest.approx(1, abs=0.1)
+
+
+def test_rows_of_16_bits_are_read_with_their_neighbours() -> None:
+    once = 4096 * 2048
+    for chip in (V5E, TPU7X):
+        assert cost_of("gather", taken(jnp.bfloat16), chip).hbm_bytes == once * (2 * 2 + 2)
+    assert cost_of("gather", taken(jnp.float32), V5E).hbm_bytes == once * (4 + 4)
+    assert cost_of("gather", taken(jnp.bfloat16), TPU7X).serial_cycles == 0  # on SparseCores
+
+
+def test_scattered_rows_cost_their_width() -> None:
+    def cost(width: int) -> Cost:
+        types = (spec(128, width), spec(512, dtype=jnp.int32), spec(512, width))
+        return cost_of("scatter", graph(lambda x, i, u: x.at[i].add(u), *types), TPU7X)
+
+    assert cost(2880).scalar_cycles / 512 == pytest.approx(25.0, abs=0.5)
+    assert cost(1).scalar_cycles == cost(128).scalar_cycles

@@ -61,8 +61,8 @@ def test_training_rows_are_command_lines_of_the_example() -> None:
     from examples.llm import parser
 
     for row in (r for r in rows() if r.kind in published_scripts.KINDS):
-        names = ("arguments",) if row.kind == "training" else ("prefill", "decode")
-        for name in names:
+        names = ("arguments", "prefill", "decode", "decode_few")
+        for name in row.config.keys() & set(names):
             options = parser().parse_args(row.config[name])
             assert options.model
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtpu.perf_model.chip import load
+from torchtpu.perf_model.validation import serving
 from torchtpu.perf_model.validation.rows import Row
 from torchtpu.perf_model.validation.table import Answer
 
@@ -47,14 +48,14 @@ class Runs:
         config = row.config
         if row.kind == "training":
             return _training(row, self.step_s(row, config["arguments"]))
-        prefill_s = self.step_s(row, config["prefill"])
-        decode_s = self.step_s(row, config["decode"])
-        batch, out = config["batch"], config["output_tokens"]
-        tokens_per_s = float(batch * out / (batch * prefill_s + out * decode_s))
-        devices = load(row.chip).devices_per_chip
-        return (
-            tokens_per_s / (_ranks(config["decode"]) / devices) if _per_chip(row) else tokens_per_s
-        )
+        prefill = config["prefill"]
+        prefill_s = self.step_s(row, prefill) / int(_option(prefill, "--batch", "1"))
+        decode_s = [self.step_s(row, each) for each in serving.decode_points(config)]
+        found = serving.value(row.metric, config, prefill_s, decode_s)
+        if row.unit == "ms":
+            return found * 1e3
+        chips = _ranks(config["decode"]) / load(row.chip).devices_per_chip
+        return found / chips if _per_chip(row) else found
 
     def step_s(self, row: Row, arguments: Sequence[str]) -> float:
         """Seconds of a step of a command line. Raises RunError."""
@@ -62,18 +63,18 @@ class Runs:
         slices = ("--slices", str(row.config["slices"]), "--oracle", self.oracle)
         command = (*where, *slices, "--format", "json", "--", "--steps", _STEPS, *arguments)
         if command not in self._known:
-            self._known[command] = self._run(command)
+            self._known[command] = self._run(command, must_fit=row.kind == "serving")
         found = self._known[command]
         if isinstance(found, str):
             raise RunError(found)
         return found
 
-    def _run(self, command: Sequence[str]) -> float | str:
+    def _run(self, command: Sequence[str], *, must_fit: bool) -> float | str:
         if not self.script.exists():
             return f"{self.script} is not there: it belongs to the source tree"
         # The script comes first: argparse takes a "--" right behind it for its own.
         done = _child([str(self.script), *command], self.limit_s)
-        return done if isinstance(done, str) else _step_s(done)
+        return done if isinstance(done, str) else _step_s(done, must_fit=must_fit)
 
 
 def _child(arguments: Sequence[str], limit_s: float) -> Any:
@@ -93,14 +94,23 @@ def _child(arguments: Sequence[str], limit_s: float) -> Any:
     start = done.stdout.find('{\n  "format"')
     if done.returncode or start < 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {done.returncode} and no estimate"
+        said = [line for line in lines if ": error: " in line] or lines  # of the script's parser
+        return said[-1] if said else f"exit code {done.returncode} and no estimate"
     return json.loads(done.stdout[start:])
 
 
-def _step_s(report: Any) -> float | str:
-    """Seconds of the last step of an estimate."""
+def _step_s(report: Any, *, must_fit: bool) -> float | str:
+    """Seconds of the last step of an estimate; why not, where it needs more memory than there is
+    and must fit.
+    """
     steps = report.get("steps") or []
-    return float(steps[-1]["time_s"]) if steps else "the script made no step"
+    if not steps:
+        return "the script made no step"
+    memory = steps[-1].get("memory") or {}
+    if must_fit and not memory.get("fits", True):
+        need, there = (memory[key] / 2**30 for key in ("peak_bytes", "usable_bytes"))
+        return f"does not fit: {need:.1f} GiB of {there:.2f} GiB of HBM"
+    return float(steps[-1]["time_s"])
 
 
 def _training(row: Row, step_s: float) -> float:
@@ -117,5 +127,9 @@ def _per_chip(row: Row) -> bool:
 
 
 def _ranks(arguments: Sequence[str]) -> int:
-    """Ranks that serve together."""
-    return int(arguments[arguments.index("--tensor") + 1]) if "--tensor" in arguments else 1
+    """Ranks that serve."""
+    return int(_option(arguments, "--tensor", "1")) * int(_option(arguments, "--data", "1"))
+
+
+def _option(arguments: Sequence[str], name: str, default: str) -> str:
+    return arguments[arguments.index(name) + 1] if name in arguments else default
