@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 from tests.lowerings.opinfo import check
+from torchtpu.lowerings import CallTypes, table
+from torchtpu.program import ArrayType
 
 ARITHMETIC = """
     add sub mul rsub div.no_rounding_mode div.floor_rounding div.trunc_rounding floor_divide
@@ -199,3 +204,16 @@ def test_a_changed_number_does_not_recompile() -> None:
 def test_power_of_halves_rounds_its_exponent() -> None:
     x = torch.rand(200, dtype=torch.bfloat16) + 0.1
     assert torch.equal(x.to("tpu").pow(2.6).cpu(), x.pow(2.6))
+
+
+@pytest.mark.parametrize("name", ["add.Tensor", "sub.Tensor", "mul.Tensor", "maximum", "minimum"])
+def test_one_step_of_bfloat16_makes_no_float32_and_a_number_does(name: str) -> None:
+    x, y = (jnp.ones(4, jnp.bfloat16) for _ in range(2))
+    dtype = np.dtype(jnp.bfloat16)
+    row, types = table()[f"aten::{name}"], CallTypes(dtype, (ArrayType((4,), dtype),))
+
+    def text(other: Any) -> str:
+        return str(jax.jit(lambda a, b: row(types, self=a, other=b)).lower(x, other).as_text())
+
+    assert "f32" not in text(y)
+    assert "f32" in text(jnp.float32(0.1))

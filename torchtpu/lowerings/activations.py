@@ -20,7 +20,7 @@ def _relu(x: Array) -> Array:
     return jnp.where(x < 0, jnp.zeros((), x.dtype), x)  # keeps -0.0
 
 
-unary("aten::relu", _relu)
+unary("aten::relu", _relu, one_step=True)
 unary("aten::silu", lambda x: x * sigmoid(x))
 unary("aten::mish", lambda x: x * jnp.tanh(jax.nn.softplus(x)))
 unary("aten::hardsigmoid", lambda x: jnp.clip(x + 3, 0, 6) / 6)

@@ -55,19 +55,19 @@ def is_one(factor: Any) -> bool:
     return not isinstance(factor, jax.Array) and bool(factor == 1)
 
 
-@lowering("aten::add.Tensor", "aten::add.Scalar", compute="output")
+@lowering("aten::add.Tensor", "aten::add.Scalar", compute="output", one_step=True)
 def add(self: Array, other: Array, alpha: Array | int = 1) -> Array:
     """self + alpha * other."""
     return self + (other if is_one(alpha) else alpha * other)
 
 
-@lowering("aten::sub.Tensor", "aten::sub.Scalar", compute="output")
+@lowering("aten::sub.Tensor", "aten::sub.Scalar", compute="output", one_step=True)
 def sub(self: Array, other: Array, alpha: Array | int = 1) -> Array:
     """self - alpha * other."""
     return self - (other if is_one(alpha) else alpha * other)
 
 
-@lowering("aten::rsub.Tensor", "aten::rsub.Scalar", compute="output")
+@lowering("aten::rsub.Tensor", "aten::rsub.Scalar", compute="output", one_step=True)
 def rsub(self: Array, other: Array, alpha: Array | int = 1) -> Array:
     """other - alpha * self."""
     return other - (self if is_one(alpha) else alpha * self)
@@ -128,13 +128,13 @@ def _truncated_remainder(a: Array, b: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(a, b))
 
 
-binary("aten::mul", multiply)
+binary("aten::mul", multiply, one_step=True)
 binary("aten::div", quotient)
 binary("aten::floor_divide", floor_division, ("", "Scalar"))
 binary("aten::remainder", jnp.remainder, ("Tensor", "Scalar", "Scalar_Tensor"))
 binary("aten::fmod", _truncated_remainder)
-binary("aten::maximum", jnp.maximum, ("",))
-binary("aten::minimum", jnp.minimum, ("",))
+binary("aten::maximum", jnp.maximum, ("",), one_step=True)
+binary("aten::minimum", jnp.minimum, ("",), one_step=True)
 binary("aten::fmax", jnp.fmax, ("",))
 binary("aten::fmin", jnp.fmin, ("",))
 binary("aten::atan2", jnp.arctan2, ("",))

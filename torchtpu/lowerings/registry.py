@@ -26,7 +26,8 @@ Compute = Literal["output", "inputs", "as_is"]
 
 _KEYWORDS = {"from_": "from"}  # parameters whose schema names are Python keywords
 _PARAMETERS = {name: parameter for parameter, name in _KEYWORDS.items()}
-_HALF = frozenset(np.dtype(d) for d in (jnp.bfloat16, jnp.float16))
+_BFLOAT16 = np.dtype(jnp.bfloat16)
+_HALF = frozenset({_BFLOAT16, np.dtype(np.float16)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Lowering:
     compute: "output" casts tensor and number arguments to the first output's dtype, "inputs" to
         torch's promotion of the inputs (comparisons), "as_is" to nothing.
     opmath: compute in float32 where that dtype is bfloat16 or float16, as torch does.
+    one_step: rounds once or not at all, so that bfloat16 operands need no float32: the bits are
+        the same, and no float32 array comes to stand in a TPU's memory.
     static: numbers that are compiled in although they may vary (they change the program's shape).
     numbers: arguments that the schema calls int and that are program inputs like Scalars.
     constants: values of number arguments that get a program of their own, e.g. pow(x, 2).
@@ -63,6 +66,7 @@ class Lowering:
     aliases: Mapping[str, str] = field(default_factory=dict)
     compute: Compute = "as_is"
     opmath: bool = True
+    one_step: bool = False
     static: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
     constants: Mapping[str, frozenset[float]]
@@ -77,7 +81,7 @@ class Lowering:
         """Cast, compute, and return arrays of exactly the types that torch expects."""
         dtype = types.compute
         if dtype is not None:
-            if self.opmath and dtype in _HALF:
+            if self.opmath and dtype in _HALF and not self._is_narrow(dtype, kwargs):
                 dtype = np.dtype(np.float32)
             kwargs = {n: a if n in self.keep else _cast(a, dtype) for n, a in kwargs.items()}
         if self.half:
@@ -89,6 +93,10 @@ class Lowering:
             return self._typed(types.outputs[0], results)
         results = [self._typed(t, r) for t, r in zip(types.outputs, results, strict=True)]
         return results[0] if len(results) == 1 else results
+
+    def _is_narrow(self, dtype: np.dtype[Any], kwargs: Mapping[str, Any]) -> bool:
+        arrays = (a for n, a in kwargs.items() if n not in self.keep and isinstance(a, jax.Array))
+        return self.one_step and dtype == _BFLOAT16 and all(a.dtype == dtype for a in arrays)
 
     def first_out_of_range(self, /, **kwargs: Any) -> Array:
         """Return int64[4]: whether an index is out of range, that index, its dim and its size."""
@@ -142,6 +150,7 @@ def lowering(
     aliases: Mapping[str, str] | None = None,
     compute: Compute = "as_is",
     opmath: bool = True,
+    one_step: bool = False,
     static: Iterable[str] = (),
     numbers: Iterable[str] = (),
     constants: Mapping[str, Iterable[float]] | None = None,
@@ -163,6 +172,7 @@ def lowering(
                     aliases=aliases or {},
                     compute=compute,
                     opmath=opmath,
+                    one_step=one_step,
                     static=frozenset(static),
                     numbers=frozenset(numbers),
                     constants={n: frozenset(v) for n, v in (constants or {}).items()},
