@@ -55,22 +55,37 @@ def test_clear_forgets_entries_and_counts() -> None:
 
 
 def test_half_of_the_programs_go_when_mappings_get_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_LOOK", 4)
+    monkeypatch.setattr(memory, "_LOOKS", ((0.25, 4), (1.0, 2)))
     released = []
     cache: ProgramCache[int] = ProgramCache(8, [lambda: released.append("all")])
     for key in range(4):
         cache.add(key, key)
     assert (cache.stats.evictions, released) == (0, [])
-    monkeypatch.setattr(mappings, "_SHARE", 0.0)
+    monkeypatch.setattr(mappings, "share_in_use", lambda: 0.8)
     for key in range(4, 8):
         cache.add(key, key)
     assert (cache.stats.evictions, released) == (4, ["all"])
     assert [cache.find(key) for key in range(8)] == [None] * 4 + [4, 5, 6, 7]
 
 
-def test_without_a_limit_mappings_are_not_scarce(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_mappings_are_looked_at_more_often_as_they_get_fewer(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mappings, "_SHARE", 0.0)
+    looked: list[int] = []
+    cache: ProgramCache[int] = ProgramCache(10_000)
+    for share, key in ((0.1, 0), (0.3, 200)):
+
+        def look(share: float = share) -> float:
+            looked.append(entry)
+            return share
+
+        monkeypatch.setattr(mappings, "share_in_use", look)
+        for entry in range(key, key + 200):
+            cache.add(entry, entry)
+    assert looked == [127, 255, *range(271, 400, 16)]
+
+
+def test_off_linux_no_mappings_are_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert 0 < mappings.share_in_use() < 1 or not mappings._LIMIT.exists()
     monkeypatch.setattr(mappings, "_LIMIT", tmp_path / "none")
-    assert not mappings.are_scarce()
+    assert mappings.share_in_use() == 0

@@ -9,12 +9,11 @@ from pathlib import Path
 
 _LIMIT = Path("/proc/sys/vm/max_map_count")
 _MAPPINGS = Path("/proc/self/maps")
-_SHARE = 0.75  # of the limit; the rest is for what is compiled until somebody looks again
 
 
-def are_scarce() -> bool:
-    """Tell whether most of the mappings that the process may have are taken; never, off Linux."""
+def share_in_use() -> float:
+    """Part of the mappings that the process may have which it has; 0 off Linux."""
     try:
-        return _MAPPINGS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())
-    except (OSError, ValueError):
-        return False
+        return _MAPPINGS.read_bytes().count(b"\n") / int(_LIMIT.read_text())
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0.0

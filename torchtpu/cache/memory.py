@@ -11,7 +11,10 @@ from typing import Generic, TypeVar
 from torchtpu.cache import mappings
 
 T = TypeVar("T")
-_LOOK = 256  # entries from one look at the process's mappings to the next
+# How many entries from one look at the process's mappings to the next, while fewer than a quarter
+# of them are in use, and then: a program takes 4 to 200. Above the last share, programs go.
+_LOOKS = ((0.25, 128), (1.0, 16))
+_SCARCE = 0.75
 
 
 @dataclass
@@ -55,7 +58,7 @@ class ProgramCache(Generic[T]):
     def __init__(self, capacity: int, on_scarcity: Sequence[Callable[[], None]] = ()) -> None:
         self.capacity = capacity
         self._on_scarcity = on_scarcity
-        self._added = 0
+        self._until_look = _LOOKS[0][1]
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
@@ -82,14 +85,22 @@ class ProgramCache(Generic[T]):
         """Keep an entry; the least recently used one goes where there are too many."""
         with self._lock:
             self._entries[key] = entry
-            self._added += 1
             self._drop_to(self.capacity)
-            is_scarce = self._added % _LOOK == 0 and mappings.are_scarce()
+            is_scarce = self._is_scarce()
             if is_scarce:
                 self._drop_to(len(self._entries) // 2)
         if is_scarce:
             for release in self._on_scarcity:
                 release()
+
+    def _is_scarce(self) -> bool:
+        """Tell whether most mappings are in use; looked at now and then, as a look takes ms."""
+        self._until_look -= 1
+        if self._until_look > 0:
+            return False
+        share = mappings.share_in_use()
+        self._until_look = next((n for below, n in _LOOKS if share < below), _LOOKS[-1][1])
+        return share > _SCARCE
 
     def _drop_to(self, count: int) -> None:
         while len(self._entries) > count:
