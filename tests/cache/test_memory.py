@@ -73,15 +73,14 @@ def test_mappings_are_looked_at_more_often_as_they_get_fewer(
 ) -> None:
     looked: list[int] = []
     cache: ProgramCache[int] = ProgramCache(10_000)
-    for share, key in ((0.1, 0), (0.3, 200)):
 
-        def look(share: float = share) -> float:
-            looked.append(entry)
-            return share
+    def look() -> float:
+        looked.append(entry)
+        return 0.1 if entry < 200 else 0.3
 
-        monkeypatch.setattr(mappings, "share_in_use", look)
-        for entry in range(key, key + 200):
-            cache.add(entry, entry)
+    monkeypatch.setattr(mappings, "share_in_use", look)
+    for entry in range(400):
+        cache.add(entry, entry)
     assert looked == [127, 255, *range(271, 400, 16)]
 
 
