@@ -1,4 +1,4 @@
-"""The published rows: every TOML file of this folder but compiler.toml, strictly read."""
+"""The published rows: every TOML file of this folder but the compiler's, strictly read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent
 HALVES = ("fit", "held_out")
 KINDS = ("gemm", "copy", "kernel_floor", "elementwise", "collective", "training", "serving")
 _TEXT = ("name", "kind", "chip", "source", "date", "trust")
+_OF_THE_COMPILER = ("compiler", "compiler_flags")
 _ROW = {"id", "metric", "value", "unit"}
 _GRID = ("m", "k", "n", "us")
 _LARGE = 1024  # from this size of m, k and n on the mean error of float16 GEMMs is stated
@@ -56,7 +57,7 @@ def rows() -> tuple[Row, ...]:
     """All rows, in the order of the files. Raises FactError naming file and workload."""
     found: list[Row] = []
     for path in sorted(FOLDER.glob("*.toml")):
-        if path.stem != "compiler":
+        if path.stem not in _OF_THE_COMPILER:
             data = read_toml(path)
             found.extend(_grid(path, data) if "columns" in data else _workloads(path, data))
     ids = [row.id for row in found]
@@ -64,6 +65,22 @@ def rows() -> tuple[Row, ...]:
     if twice:
         raise FactError(f"[validation] {twice[0]}: a second row of that id")
     return tuple(found)
+
+
+def compiler_flags(row: Row) -> str:
+    """What the published run gave the TPU compiler, as LIBTPU_INIT_ARGS takes it; "" for no flags.
+
+    Raises FactError for a name that compiler_flags.toml does not have.
+    """
+    known = read_toml(FOLDER / "compiler_flags.toml")
+    names = row.config.get("compiler_flags", ())
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise FactError(
+            f"[validation] {row.id}: compiler_flags: expected names of {', '.join(known)}, "
+            f"got {unknown[0]!r}"
+        )
+    return " ".join(str(known[name]) for name in names)
 
 
 def _workloads(path: Path, data: Mapping[str, Any]) -> Iterator[Row]:

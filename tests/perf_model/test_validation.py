@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torchtpu.perf_model.validation import programs, side_by_side
 from torchtpu.perf_model.validation import rows as module
 from torchtpu.perf_model.validation.compiler import estimates, weights_were_loaded_before
 from torchtpu.perf_model.validation.kernels import PREDICTORS, predict, published_s
-from torchtpu.perf_model.validation.rows import HALVES, Row, rows
+from torchtpu.perf_model.validation.rows import HALVES, Row, compiler_flags, rows
 from torchtpu.perf_model.validation.table import Answer, mean_abs_error_percent, render, to_json
 
 # Greatest mean error in %, of the held-out half and of all rows of a metric.
@@ -218,6 +219,30 @@ def test_a_script_gets_its_arguments_and_its_failure_is_a_reason(tmp_path: Path)
     assert answer.reason
     absent = published_scripts.Runs(oracle="model", script=tmp_path / "none.py")
     assert "belongs to the source tree" in absent.answer(row).reason
+
+
+@pytest.mark.parametrize("oracle", ["model", "libtpu"])
+def test_the_compiler_gets_the_flags_of_the_published_run(oracle: str, tmp_path: Path) -> None:
+    script, said = tmp_path / "llm.py", tmp_path / "said"
+    script.write_text(
+        "import os, pathlib\n"
+        f"pathlib.Path({str(said)!r}).write_text(os.environ.get('LIBTPU_INIT_ARGS', ''))\n"
+        "raise SystemExit('enough')\n"
+    )
+    row = next(r for r in rows() if "compiler_flags" in r.config)
+    published_scripts.Runs(oracle=oracle, script=script).answer(row)
+    if oracle == "model":
+        assert said.read_text() == ""
+    elif said.exists():  # without a libtpu the script is not run
+        assert "--xla_tpu_scoped_vmem_limit_kib=98304" in said.read_text().split()
+
+
+def test_every_flag_has_a_name_and_a_wrong_name_is_an_error() -> None:
+    flagged = [r for r in rows() if "compiler_flags" in r.config]
+    assert all(f.startswith("--xla") for r in flagged for f in compiler_flags(r).split())
+    wrong = replace(flagged[0], config={"compiler_flags": ["vmem"]})
+    with pytest.raises(FactError, match="compiler_flags: expected names of dense_vmem, "):
+        compiler_flags(wrong)
 
 
 def test_what_the_model_predicts_are_kinds_of_rows() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torchtpu.perf_model.chip import load
 from torchtpu.perf_model.validation import serving
-from torchtpu.perf_model.validation.rows import Row
+from torchtpu.perf_model.validation.rows import Row, compiler_flags
 from torchtpu.perf_model.validation.table import Answer
 
 KINDS = ("training", "serving")
@@ -63,26 +63,30 @@ class Runs:
         slices = ("--slices", str(row.config["slices"]), "--oracle", self.oracle)
         command = (*where, *slices, "--format", "json", "--", "--steps", _STEPS, *arguments)
         if command not in self._known:
-            self._known[command] = self._run(command, must_fit=row.kind == "serving")
+            self._known[command] = self._run(command, row)
         found = self._known[command]
         if isinstance(found, str):
             raise RunError(found)
         return found
 
-    def _run(self, command: Sequence[str], *, must_fit: bool) -> float | str:
+    def _run(self, command: Sequence[str], row: Row) -> float | str:
         if not self.script.exists():
             return f"{self.script} is not there: it belongs to the source tree"
         # The script comes first: argparse takes a "--" right behind it for its own.
-        done = _child([str(self.script), *command], self.limit_s)
+        flags = compiler_flags(row) if self.oracle == "libtpu" else ""
+        done = _child([str(self.script), *command], self.limit_s, flags)
+        must_fit = row.kind == "serving"
         return done if isinstance(done, str) else _step_s(done, must_fit=must_fit)
 
 
-def _child(arguments: Sequence[str], limit_s: float) -> Any:
-    """The JSON of `torchtpu-perf estimate`, or why there is none."""
+def _child(arguments: Sequence[str], limit_s: float, flags: str) -> Any:
+    """The JSON of `torchtpu-perf estimate`, or why there is none; the user's own flags go last."""
+    given = {"LIBTPU_INIT_ARGS": f"{flags} {os.environ.get('LIBTPU_INIT_ARGS', '')}"}
+    paths = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "torchtpu.cli.perf", "estimate", *arguments],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=os.environ | paths | (given if flags else {}),
             capture_output=True,
             text=True,
             timeout=limit_s,
