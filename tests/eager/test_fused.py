@@ -262,3 +262,23 @@ def test_a_program_that_fails_only_as_a_whole_runs_op_by_op(
 
 def _line() -> int:
     return sys._getframe(1).f_lineno
+
+
+def test_forgotten_sequences_keep_no_programs_though_a_recording_is_open() -> None:
+    with torch.tpu.set_eager_mode(FUSED):
+        (torch.ones(3, device="tpu") * 3).cpu()
+        pending = torch.ones(5, device="tpu") + 1  # its recording began at the root
+        root = fused_mode._trie.root
+        assert _programs(root)
+        fused_mode._trie.forget()
+        assert not _programs(root)
+        assert torch.equal(pending.cpu(), torch.full((5,), 2.0))
+
+
+def _programs(root: Any) -> int:
+    states, found = [root], 0
+    while states:
+        state = states.pop()
+        found += len(state.programs)
+        states += state.next.values()
+    return found

@@ -94,7 +94,12 @@ class _Trie:
         return self.root
 
     def forget(self) -> None:
-        """Start anew; a recording that is under way keeps its path."""
+        """Start anew; a recording that is under way keeps its path, and no program."""
+        forgotten = [self.root]
+        while forgotten:
+            state = forgotten.pop()
+            forgotten += state.next.values()
+            state.next, state.programs = {}, {}
         self.root, self.states = _State(None, None, ()), 0
 
 
