@@ -34,7 +34,8 @@ class HostFirst:
         kept = [n for n in nodes if n in host and not host.issuperset(n.users)]
         self._host = _Part(module, [n for n in nodes if n in host], kept, inputs)
         rest = [n for n in nodes if n not in host and n.op not in ("placeholder", "output")]
-        made = [n for n in dict.fromkeys(results) if n in set(rest)]
+        returned = {n for n in results if isinstance(n, Node)}
+        made = [n for n in rest if n in returned]
         self._device = _Part(module, rest, made, [*inputs, *kept])
         self._run = compile_(self._device.module)
         places = {n: i for i, n in enumerate([*inputs, *kept, *made])}
