@@ -62,20 +62,20 @@ class Runs:
         where = ("--chip", row.chip, "--topology", row.config["topology"])
         slices = ("--slices", str(row.config["slices"]), "--oracle", self.oracle)
         command = (*where, *slices, "--format", "json", "--", "--steps", _STEPS, *arguments)
-        if command not in self._known:
-            self._known[command] = self._run(command, row)
-        found = self._known[command]
+        flags = compiler_flags(row) if self.oracle == "libtpu" else ""
+        key = (flags, *command)
+        if key not in self._known:
+            self._known[key] = self._run(command, flags, must_fit=row.kind == "serving")
+        found = self._known[key]
         if isinstance(found, str):
             raise RunError(found)
         return found
 
-    def _run(self, command: Sequence[str], row: Row) -> float | str:
+    def _run(self, command: Sequence[str], flags: str, *, must_fit: bool) -> float | str:
         if not self.script.exists():
             return f"{self.script} is not there: it belongs to the source tree"
         # The script comes first: argparse takes a "--" right behind it for its own.
-        flags = compiler_flags(row) if self.oracle == "libtpu" else ""
         done = _child([str(self.script), *command], self.limit_s, flags)
-        must_fit = row.kind == "serving"
         return done if isinstance(done, str) else _step_s(done, must_fit=must_fit)
 
 
