@@ -18,6 +18,7 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.world import World
 
 __all__ = [
     "PLATFORMS",
@@ -27,10 +28,12 @@ __all__ = [
     "Settings",
     "Target",
     "TargetError",
+    "World",
     "absent",
     "compile_for",
     "create",
     "default",
+    "is_abstract",
     "names",
     "register_kernels",
     "register_rules",
@@ -52,6 +55,7 @@ _NOT_TARGETS = frozenset(
         "schur",
         "tpu_compiler",
         "tpu_rules",
+        "world",
     }
 )
 
@@ -80,6 +84,11 @@ def create(spec: str, settings: Settings | None = None) -> Target:
     made = module.create(option, settings or Settings())
     assert isinstance(made, Target), made
     return made
+
+
+def is_abstract(spec: str, *, numerics: bool) -> bool:
+    """Tell whether the arrays of `NAME` or `NAME:OPTION` have no values; numerics: if there are."""
+    return spec.partition(":")[0] == "sim" and not numerics
 
 
 def compile_for(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from torchtpu.sim.memory import HbmAccount, MemoryUse
+from torchtpu.targets.world import World
 
 DeviceArray = Any  # the target's own handle of an array in device memory
 Run = Callable[[Sequence[DeviceArray]], list[DeviceArray]]
@@ -26,6 +27,7 @@ class Settings:
     numerics: bool = True  # False: abstract buffers without values
     imitate_tpu_matmul: bool = False  # where values come from a CPU: float32 as on a TPU
     start_timeout_s: float = 120.0  # for a library that loads, or waits for other hosts
+    world: World | None = None  # the processes that this one is one of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +106,16 @@ class Target(ABC):
 
     @abstractmethod
     def compile(
-        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        module: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        ranks: Sequence[int] = (),
     ) -> Executable:
-        """Compile an MLIR module in StableHLO whose results have the given shapes and dtypes."""
+        """Compile an MLIR module in StableHLO whose results have the given shapes and dtypes.
+
+        ranks: the processes of the world that run a replica each, this one among them, in the
+        order of their numbers inside the program. All of them have to launch it.
+        """
 
     def identity(self) -> tuple[tuple[str, str], ...] | None:
         """Name all that decides, beside a module, what `compile` makes: device, compiler, options.
@@ -115,7 +124,7 @@ class Target(ABC):
         """
         return None
 
-    def load(self, _serialized: bytes) -> Executable:
+    def load(self, _serialized: bytes, _ranks: Sequence[int] = ()) -> Executable:
         """Return an executable made of what the `serialize` of another process's one returned."""
         raise TargetError(f"[{self.name}] loads no executables")
 
@@ -132,6 +141,10 @@ class Target(ABC):
 
         Raises where a device that enforces its capacity has too little.
         """
+        return
+
+    def abort(self) -> None:
+        """Make programs fail that wait for other processes, where that can be done."""
         return
 
     def recorded(self, _ops: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -17,6 +17,7 @@ import numpy as np
 from torchtpu.private import jax as private
 from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
+from torchtpu.targets.world import CpuWorld
 
 _PROCESSOR = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
@@ -26,7 +27,10 @@ _PROCESSOR = (
 
 def create(_option: str, settings: Settings) -> Target:
     """Make the target; it has no options."""
-    made = _CpuTarget(_client(), name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
+    world = CpuWorld(settings.world) if settings.world else None
+    client = world.client if world else _client()
+    made = _CpuTarget(client, name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
+    made.world = world
     made.bfloat16_passes = settings.imitate_tpu_matmul
     return made
 
@@ -43,20 +47,32 @@ def _client() -> Any:
 
 class _CpuTarget(PjrtTarget):
     bfloat16_passes = False  # whether float32 matmuls are computed as on a TPU
+    world: CpuWorld | None = None  # that this process is in
+
+    def introduce(self, devices: Sequence[int]) -> Callable[[], None]:
+        assert self.world is not None, devices
+        return self.world.introduce(devices)
+
+    def abort(self) -> None:
+        if self.world is not None:
+            self.world.abort()
 
     def info(self) -> DeviceInfo:
         """The device's memory is the host's."""
         return replace(super().info(), memory_bytes=_memory_bytes())
 
     def compile(
-        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        module: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        ranks: Sequence[int] = (),
     ) -> Executable:
         from torchtpu.targets.channels_last import channels_last
         from torchtpu.targets.matmul_passes import in_bfloat16_passes
 
         if self.bfloat16_passes:
             module = in_bfloat16_passes(module)
-        return super().compile(channels_last(module), outputs)
+        return super().compile(channels_last(module), outputs, ranks)
 
     def identity(self) -> tuple[tuple[str, str], ...] | None:
         passes = (("float32 matmul", "in bfloat16 passes"),) if self.bfloat16_passes else ()

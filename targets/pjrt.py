@@ -50,7 +50,7 @@ class PjrtTarget(Target):
         self._marks: deque[Any] = deque()  # tokens of every _STRIDE-th launch
         self._libraries = libraries or {}
         self._device = client.local_devices()[0]
-        self._devices = private.device_list([self._device])
+        self._world = sorted(client.devices(), key=lambda d: d.process_index)
         self._sharding = arrays.SingleDeviceSharding(self._device)
         self._shaped_array = arrays.ShapedArray
         self._arrays = arrays
@@ -79,33 +79,50 @@ class PjrtTarget(Target):
         return np.asarray(array)
 
     def compile(
-        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        module: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        ranks: Sequence[int] = (),
     ) -> Executable:
-        loaded = self._client.compile_and_load(module, self._devices, self._options())
-        return self._executable(loaded, outputs)
+        devices, options = self._placed(ranks)
+        loaded = self._client.compile_and_load(module, private.device_list(devices), options)
+        return self._executable(loaded, outputs, devices)
 
     def identity(self) -> tuple[tuple[str, str], ...] | None:
         return (
             ("platform", self.platform),
             ("platform version", self._client.platform_version),
             ("device", self._device.device_kind),
-            ("compile options", hashlib.sha256(self._options().SerializeAsString()).hexdigest()),
+            ("compile options", hashlib.sha256(private.compile_options().SerializeAsString()).hexdigest()),
         )
 
-    def load(self, serialized: bytes) -> Executable:
+    def load(self, serialized: bytes, ranks: Sequence[int] = ()) -> Executable:
         head, _, code = serialized.partition(b"\n")
         about = json.loads(head)
         outputs = [(tuple(shape), _dtype(name)) for shape, name in about["outputs"]]
         for library in about["libraries"]:
             self._libraries[library]()
-        loaded = self._client.deserialize_executable(code, self._devices, self._options())
-        return self._executable(loaded, outputs)
+        devices, options = self._placed(ranks)
+        listed = private.device_list(devices)
+        loaded = self._client.deserialize_executable(code, listed, options)
+        return self._executable(loaded, outputs, devices)
 
-    def _options(self) -> Any:
-        return private.compile_options()
+    def _placed(self, ranks: Sequence[int]) -> tuple[list[Any], Any]:
+        """Return the devices of a program and its options: this device alone, or some ranks'."""
+        if not ranks:
+            return [self._device], private.compile_options()
+        devices = [self._world[rank] for rank in ranks]
+        return devices, private.replica_options(devices)
+
+    def introduce(self, _devices: Sequence[int]) -> Callable[[], None]:
+        """Let devices find each other, at the first launch of theirs; return what ends that."""
+        return lambda: None
 
     def _executable(
-        self, loaded: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        loaded: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        devices: Sequence[Any],
     ) -> Executable:
         handlers = [
             self._handler(self._shaped_array(shape, dtype), self._sharding)
@@ -133,8 +150,15 @@ class PjrtTarget(Target):
             code: bytes = loaded.serialize()
             return json.dumps(about).encode() + b"\n" + code
 
+        def run_together(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+            introduced = self.introduce([d.id for d in devices])
+            try:
+                return run(arrays)
+            finally:
+                introduced()
+
         module = str(loaded.fingerprint or "")
-        return Executable(run=run, module=module, nbytes=0, serialize=serialize)
+        return Executable(run=run if len(devices) == 1 else run_together, module=module, nbytes=0, serialize=serialize)
 
     def _keep_up(self, token: Any) -> None:
         """Wait for the launch AHEAD launches ago: what waits holds its inputs' memory."""

@@ -103,13 +103,16 @@ class SimTarget(Target):
         return self.on_read(array) if array.value is None else array.value
 
     def compile(
-        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        module: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        ranks: Sequence[int] = (),
     ) -> Executable:
         graph = stablehlo.read(module)
         if self._numerics is None:
             bytecode.keep(graph, module)
             return self._executable(graph, _abstract(outputs))
-        compiled = self._numerics.compile(module, outputs)
+        compiled = self._numerics.compile(module, outputs, ranks)
         text = io.BytesIO()
         module.operation.write_bytecode(text)
         return self._executable(graph, compiled.run, lambda: _joined(text.getvalue(), compiled))
@@ -118,11 +121,11 @@ class SimTarget(Target):
         numerics = self._numerics.identity() if self._numerics else None
         return None if numerics is None else (("target", self.name), *numerics)
 
-    def load(self, serialized: bytes) -> Executable:
+    def load(self, serialized: bytes, ranks: Sequence[int] = ()) -> Executable:
         assert self._numerics is not None, "abstract executables are not kept"
         length, _, rest = serialized.partition(b"\n")
         text, code = rest[: int(length)], rest[int(length) :]
-        return self._executable(stablehlo.read(text), self._numerics.load(code).run)
+        return self._executable(stablehlo.read(text), self._numerics.load(code, ranks).run)
 
     def _executable(
         self,

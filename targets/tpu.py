@@ -52,11 +52,14 @@ def create(_option: str, settings: Settings) -> Target:
 
 class _TpuTarget(PjrtTarget):
     def compile(
-        self, module: Any, outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+        self,
+        module: Any,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        ranks: Sequence[int] = (),
     ) -> Executable:
         if self.platform == _PLATFORM:  # and no plugin that stands in for libtpu
             tpu_rules.check(module)
-        return super().compile(module, outputs)
+        return super().compile(module, outputs, ranks)
 
 
 def _has_chip() -> bool:

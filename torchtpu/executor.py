@@ -31,6 +31,8 @@ _PRECISION = {"medium": "default", "high": "high", "highest": "highest"}
 
 _matmul_precision = "highest"  # torch's default for float32 matmuls
 
+_world: targets.World | None = None
+
 holders: list[Callable[[], None]] = []  # make those let go who keep executables of their own
 
 
@@ -70,12 +72,12 @@ class Executor:
         if found is not None:
             return Job.of(found)
         place = self._place(spelled)
-        found = None if place is None else self.tiers.find(place, self._codec())
+        found = None if place is None else self.tiers.find(place, self._codec(program))
         if found is not None:
             self.cache.add(key, found)
             return Job.of(found)
         finish = self._begin(program)
-        job = Job(lambda: self._finish(key, place, program.name, finish))
+        job = Job(lambda: self._finish(key, place, program, finish))
         self._started[key] = job
         self.workers.submit(job)
         return job
@@ -92,7 +94,9 @@ class Executor:
     def _key(self, program: Program) -> tuple[Any, Entries | None]:
         """Return the key in memory, and its spelling if every static argument has one."""
         spelled = program_key(program, _matmul_precision)
-        return spelled or (program, _matmul_precision), spelled  # else equal by Python's ==
+        if spelled is None:
+            return (program, _matmul_precision), None  # equal by Python's ==
+        return (spelled, program.ranks) if program.ranks else spelled, spelled
 
     def _place(self, spelled: Entries | None) -> Key | None:
         """Return the key in the tiers outside the process; None: memory alone can keep it."""
@@ -109,9 +113,13 @@ class Executor:
             self.cache.stats.add(unpersistable=1)
             return None
 
-    def _codec(self, compile_: Callable[[], Executable] | None = None) -> Codec[Executable]:
+    def _codec(
+        self, program: Program, compile_: Callable[[], Executable] | None = None
+    ) -> Codec[Executable]:
         return Codec(
-            compile=compile_ or _never, load=self.target.load, dump=lambda made: made.serialize()
+            compile=compile_ or _never,
+            load=lambda code: self.target.load(code, program.ranks),
+            dump=lambda made: made.serialize(),
         )
 
     def _obtain(self, program: Program, spelled: Entries | None) -> Executable:
@@ -119,16 +127,19 @@ class Executor:
         place = self._place(spelled)
         if place is None:
             return self._begin(program)()
-        return self.tiers.get(place, program.name, self._codec(lambda: self._begin(program)()))
+        return self.tiers.get(
+            place, program.name, self._codec(program, lambda: self._begin(program)())
+        )
 
     def _finish(
-        self, key: Any, place: Key | None, name: str, compile_: Callable[[], Executable]
+        self, key: Any, place: Key | None, program: Program, compile_: Callable[[], Executable]
     ) -> Executable:
         """Compile what was traced and keep it; runs in another thread."""
         try:
-            made = (
-                compile_() if place is None else self.tiers.get(place, name, self._codec(compile_))
-            )
+            if place is None:
+                made = compile_()
+            else:
+                made = self.tiers.get(place, program.name, self._codec(program, compile_))
             if self.allow_cache:
                 self.cache.add(key, made)
             return made
@@ -152,7 +163,8 @@ class Executor:
         def compile_() -> Executable:
             start = time.perf_counter()
             with recompiles.shown(program.name):
-                executable = self.target.compile(module, [(t.shape, t.dtype) for t in outputs])
+                types = [(t.shape, t.dtype) for t in outputs]
+                executable = self.target.compile(module, types, program.ranks)
             self.cache.stats.compiled(program.name, traced_s + time.perf_counter() - start)
             return executable
 
@@ -244,8 +256,32 @@ def current() -> Executor:
         numerics=config.get("sim_numerics"),
         imitate_tpu_matmul=config.get("imitate_tpu_matmul"),
         start_timeout_s=config.get("start_timeout_s"),
+        world=_world,
     )
     return Executor(targets.create(config.get("target"), settings))
+
+
+def is_made() -> bool:
+    """Tell whether the process has used its device."""
+    return current.cache_info().currsize > 0
+
+
+def join(world: targets.World) -> None:
+    """Make the process's device that of a rank of a world; it is so from then on.
+
+    TpuError where the device is in use already, alone or as another rank.
+    """
+    global _world
+    if _world is not None and (_world.rank, _world.size) == (world.rank, world.size):
+        return
+    if is_made():
+        as_what = f"as rank {_world.rank} of {_world.size}" if _world else "alone"
+        raise TpuError(
+            f"[init_process_group] expected a process that has not used device tpu yet, got one "
+            f"that uses it {as_what}, to become rank {world.rank} of {world.size}: call "
+            "init_process_group before the first tensor on the device, once per process"
+        )
+    _world = world
 
 
 def matmul_precision() -> str:

@@ -43,12 +43,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Nodes from inputs to outputs; `donated` are inputs whose memory the outputs may take over."""
+    """Nodes from inputs to outputs; `donated` are inputs whose memory the outputs may take over.
+
+    ranks: the processes that run it together, this one among them; none: this one alone.
+    """
 
     inputs: tuple[ArrayType, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     donated: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     label: str = field(default="", compare=False)  # a name of its own: a compiled graph's
 
     @property

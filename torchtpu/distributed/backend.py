@@ -6,8 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchtpu import executor
-from torchtpu.errors import TpuError
+from torchtpu import config, executor, targets
 
 NAMES = ("tpu_dist", "tpu")
 
@@ -22,19 +21,24 @@ def register() -> None:
 
 
 def _create(options: Any, _backend_options: Any) -> Any:
-    from torchtpu.distributed.fake_world import FakeWorld, ask_nobody
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    if _is_imagined():
+        from torchtpu.distributed.fake_world import FakeWorld, ask_nobody
 
-    target = executor.current().target
-    if not target.is_abstract:
-        raise TpuError(
-            f"[tpu_dist] expected target sim without numerics, whose other ranks are imagined, got "
-            f"target {target.name}: collectives between processes are not there yet; run the "
-            "script by torchtpu-perf estimate --topology, or use backend 'gloo' on device cpu"
-        )
-    ask_nobody()
-    ranks = options.global_ranks_in_group or range(options.group_size)
-    return FakeWorld(options.group_rank, ranks, _world(options), options.group_id)
+        ask_nobody()
+        world = dist.get_world_size() if dist.is_initialized() else size
+        return FakeWorld(rank, ranks, world, options.group_id)
+    from torchtpu.distributed.group import TpuGroup
+    from torchtpu.distributed import meeting
+
+    is_first = not dist.is_initialized()
+    engine = meeting.meet(rank, size, options.store) if is_first else meeting.engine()
+    return TpuGroup(engine, rank, ranks, options.group_id, options.store, options.timeout)
 
 
-def _world(options: Any) -> int:
-    return dist.get_world_size() if dist.is_initialized() else options.group_size
+def _is_imagined() -> bool:
+    """Tell whether the other ranks are: arrays have no values then."""
+    if executor.is_made():
+        return executor.current().target.is_abstract
+    return targets.is_abstract(config.get("target"), numerics=config.get("sim_numerics"))

@@ -60,6 +60,32 @@ def _primitive() -> Any:
     return private.primitive("torchtpu_collective", _shape, _emit)
 
 
+@cache
+def _place() -> Any:
+    return private.primitive("torchtpu_place", _place_type, _emit_place)
+
+
+def _place_type() -> Any:
+    from jax.core import ShapedArray
+
+    return ShapedArray((), np.dtype(np.int32))
+
+
+def _emit_place(ctx: Any) -> Any:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    del ctx
+    scalar = ir.RankedTensorType.get((), ir.IntegerType.get_signless(32))
+    return [stablehlo.convert(scalar, stablehlo.replica_id())]
+
+
+def place() -> Array:
+    """The number of the replica that runs the program, as int32."""
+    made: Array = _place().bind()
+    return made
+
+
 def _shape(array: Any, *, kind: str, group: tuple[int, ...], **_: Any) -> Any:
     shape, size = list(array.shape), len(group)
     if kind == "all_gather":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import socket
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -80,6 +82,48 @@ def cpu_client() -> Any:
     return xla_client.make_cpu_client(asynchronous=True)
 
 
+_FOREVER_S = 1_000_000
+
+
+@taken_from("jax")
+def lone_runtime() -> Any:
+    """Return a key-value store of XLA's distributed runtime that only this process is in.
+
+    XLA ends a process whose store goes away: so each has its own, and hands on what is in it.
+    """
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
+
+    xla: Any = vars(xla_client)["_xla"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    service = xla.get_distributed_runtime_service(address, 1, heartbeat_timeout=_FOREVER_S)
+    keys = xla.get_distributed_runtime_client(
+        address, 0, heartbeat_timeout=_FOREVER_S, shutdown_on_destruction=False
+    )
+    keys.connect()
+    atexit.register(keys.shutdown)
+    return SimpleNamespace(service=service, keys=keys)
+
+
+@taken_from("jax")
+def world_client(keys: Any, rank: int, size: int, host: str) -> Any:
+    """Return a client of XLA's CPU backend, one of `size` whose collectives go over gloo.
+
+    host: this machine's name or address, for the others. Blocks until `keys` has what all say.
+    """
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
+
+    gloo = vars(xla_client)["_xla"].make_gloo_tcp_collectives(keys, hostname=host)
+    return xla_client.make_cpu_client(
+        asynchronous=True,
+        distributed_client=keys,
+        node_id=rank,
+        num_nodes=size,
+        collectives=gloo,
+    )
+
+
 @taken_from("jax")
 def client_of(platform: str) -> Any:
     """Return JAX's own client of a platform; it is made at the first call."""
@@ -151,6 +195,18 @@ def compile_options(devices: Sequence[Any] = ()) -> Any:
         num_replicas=1,
         num_partitions=len(devices),
         device_assignment=np.array([[d.id for d in devices]]),
+    )
+
+
+@taken_from("jax")
+def replica_options(devices: Sequence[Any]) -> Any:
+    """Return XLA's options for a program of which each of several devices runs a replica."""
+    from jax._src import compiler
+
+    return compiler.get_compile_options(
+        num_replicas=len(devices),
+        num_partitions=1,
+        device_assignment=np.array([[d.id] for d in devices]),
     )
 
 

@@ -81,6 +81,7 @@ _NAMES = {
     "engine_run_backward": "torch.autograd.graph:_engine_run_backward",
     "from_dlpack": "torch._C:_from_dlpack",
     "functorch_config": "torch._functorch.config:",
+    "gloo": "torch._C._distributed_c10d:ProcessGroupGloo",
     "has_kernel": "torch._C:_dispatch_has_kernel_for_dispatch_key",
     "int_oo": "torch.utils._sympy.numbers",
     "is_overrideable_sdp_enabled": "torch._C:_get_overrideable_sdp_enabled",

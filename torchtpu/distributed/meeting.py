@@ -1,0 +1,106 @@
+"""How the processes of a world find each other: their addresses, their board, their clients."""
+
+from __future__ import annotations
+
+import atexit
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+from torchtpu import executor, targets
+from torchtpu.distributed.board import Board, SharedBoard, StoreBoard
+from torchtpu.distributed.engine import Engine
+
+_engine: Engine | None = None
+_LOOPBACK = "127.0.0.1"
+
+
+class _Exchange:
+    """The store of the process group there is now: a client outlives groups."""
+
+    store: Any = None
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        found: bytes = self.store.get(key)
+        return found
+
+
+_exchange = _Exchange()
+
+
+def meet(rank: int, size: int, store: Any) -> Engine:
+    """Join a world of `size` processes as `rank`; returns when all are there."""
+    global _engine
+    part()
+    _exchange.store = store
+    machines = _all_say(store, "machine", rank, size, _machine())
+    is_one = len(set(machines)) == 1
+    host = _LOOPBACK if is_one else _address()
+    executor.join(targets.World(rank=rank, size=size, exchange=_exchange, host=host))
+    board = _shared(rank, size, store) if is_one else None
+    target = executor.current().target
+    _engine = Engine(board or StoreBoard(rank, store), target.abort)
+    return _engine
+
+
+def engine() -> Engine:
+    """Return the engine of the world that this process is in."""
+    assert _engine is not None, "groups are made after the default one"
+    return _engine
+
+
+@atexit.register
+def part() -> None:
+    """Leave the world, if this process is in one."""
+    global _engine
+    if _engine is not None:
+        _engine.close()
+    _engine = None
+
+
+def _all_say(store: Any, about: str, rank: int, size: int, mine: str) -> list[str]:
+    store.set(f"{about}/{rank}", mine)
+    return [store.get(f"{about}/{other}").decode() for other in range(size)]
+
+
+def _shared(rank: int, size: int, store: Any) -> Board | None:
+    """Open a board in shared memory; None where a process (in a container) does not see it."""
+    if rank == 0:
+        board: SharedBoard | None = SharedBoard(rank, size)
+        assert board is not None
+        store.set("board", board.path)
+    else:
+        try:
+            board = SharedBoard(rank, size, store.get("board").decode())
+        except OSError:
+            board = None
+    answers = _all_say(store, "board", rank, size, "open" if board else "closed")
+    if board is not None:
+        board.unlink()
+    if "closed" not in answers:
+        return board
+    if board is not None:
+        board.close()
+    return None
+
+
+def _machine() -> str:
+    """Name this machine as no other is named."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode()}"
+
+
+def _address() -> str:
+    """Return the address by which other machines reach this one."""
+    import os
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ.get("MASTER_ADDR", "8.8.8.8"), 9))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
