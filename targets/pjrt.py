@@ -14,7 +14,7 @@ import numpy as np
 
 from torchtpu.private import jax as private
 from torchtpu.sim.memory import HbmAccount
-from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target
+from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target, TargetError
 
 AHEAD = 256  # launches that the host may be ahead of the device
 _STRIDE = 32
@@ -103,6 +103,10 @@ class PjrtTarget(Target):
         for library in about["libraries"]:
             self._libraries[library]()
         devices, options = self._placed(ranks)
+        if about["replicas"] != len(devices):  # nobody has said yet which ranks run it
+            raise TargetError(
+                f"[{self.name}] expected the ranks of {about['replicas']} replicas, got {ranks}"
+            )
         listed = private.device_list(devices)
         loaded = self._client.deserialize_executable(code, listed, options)
         return self._executable(loaded, outputs, devices)
@@ -145,6 +149,7 @@ class PjrtTarget(Target):
                 return None
             about = {
                 "outputs": [(shape, dtype.name) for shape, dtype in outputs],
+                "replicas": len(devices),
                 "libraries": [name for name in self._libraries if name.encode() in text],
             }
             code: bytes = loaded.serialize()

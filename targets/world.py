@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from torchtpu.private import jax as private
 _LOCAL, _GLOBAL = "cpu:local_topology", "cpu:global_topology"  # XLA's folders of keys
 _CLIQUES = "cpu:gloo"
 _LOOK_S = 1e-3
-_SOCKADDR = 16
+_SOCKADDR = re.compile(rb"\x02\0(..).{4}\0{8}|\x0a\0(..)\0{4}.{16}\0{4}", re.DOTALL)
 _MOST_FILES = 4096
 
 
@@ -135,10 +135,10 @@ class CpuWorld:
 
 
 def _ports(address: bytes) -> set[int]:
-    """Return the port of gloo's address, which has a sockaddr at _SOCKADDR; none where not."""
-    family, port = struct.unpack_from("@H", address, _SOCKADDR), address[_SOCKADDR + 2 :][:2]
-    is_known = family[0] in (socket.AF_INET, socket.AF_INET6)
-    return {int.from_bytes(port, "big")} if is_known else set()
+    """Return the port in gloo's address, which holds a sockaddr of IPv4 or IPv6; none where not."""
+    found = _SOCKADDR.search(address)
+    port = int.from_bytes(found[1] or found[2], "big") if found else 0
+    return {port} - {0}
 
 
 def _nothing() -> None:

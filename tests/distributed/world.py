@@ -126,6 +126,5 @@ def _serve(
     answers.put((rank, pickle.dumps(outcome)))  # tensors by value: this process may end first
     answers.close()
     answers.join_thread()
-    if join and not outcome.error and dist.is_initialized():
-        dist.barrier()
+    if join and dist.is_initialized():
         dist.destroy_process_group()

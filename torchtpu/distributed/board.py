@@ -72,7 +72,7 @@ class SharedBoard:
 
     def __init__(self, rank: int, size: int, path: str | None = None) -> None:
         """Make a board (its `path` is for the others), or open the one at `path`."""
-        self._area = _SAID.size + _TEXT_BYTES + 8 * size  # of a member in a record
+        self._area = _SAID.size + _TEXT_BYTES + 16 * size  # of a member in a record
         self._record = _HEAD.size + size * self._area
         self._records_at = _COUNT.size * (1 + _RECORDS)  # behind the last number, and the keys
         nbytes = self._records_at + _RECORDS * self._record

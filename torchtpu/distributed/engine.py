@@ -185,10 +185,10 @@ class Engine:
             for array in call.work.launched or ():
                 array.block_until_ready()
         except Exception as error:
-            lost = self._lost(call)
-            text = f"[{call.name}] failed while it ran: {lost}\n  {str(error).splitlines()[0]}"
+            lost, first = self._lost(call), str(error).splitlines()[0]
+            text = f"[{call.name}] failed while it ran: {lost or first}"
             call.work.error = CollectiveTimeout(text) if call.is_late else CollectiveError(text)
-            self._broken[call.ranks[call.chosen or 0]] = lost
+            self._broken[call.ranks[call.chosen or 0]] = lost or first
             raise call.work.error from error
         finally:
             with self._lock:
@@ -196,6 +196,7 @@ class Engine:
         call.work.launched = []
 
     def _lost(self, call: Call) -> str:
+        """Say who is to blame for a program that failed; empty where nobody is known to be."""
         if call.is_late:
             return f"it did not end in {call.timeout_s:g} s: a rank stands still"
         ranks = {rank for members in call.ranks for rank in members}
@@ -205,7 +206,7 @@ class Engine:
             if dead:
                 return f"rank {', '.join(map(str, dead))} is gone"
             time.sleep(_LOOK_S)
-        return "a connection to another rank broke"
+        return ""
 
     def _look(self, call: Call, is_late: bool) -> None:
         """Give a call up whose members are gone, or did not come in time."""

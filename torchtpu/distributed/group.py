@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torchtpu import executor, views
 from torchtpu.distributed import meeting, programs
 from torchtpu.distributed.board import Said
-from torchtpu.distributed.engine import Call, Engine
+from torchtpu.distributed.engine import Call, CollectiveError, Engine
 from torchtpu.distributed.reductions import Reduction
 from torchtpu.distributed.work import Work
 from torchtpu.eager import blame
@@ -331,19 +331,15 @@ class TpuGroup(_ProcessGroup):
         opts: Any,
     ) -> Any:
         """Exchange parts; all lengths are known when everybody has said what it sends."""
-        form = struct.Struct(f"@{self.size()}q")
+        form = struct.Struct(f"@{2 * self.size()}q")
         values, types = _values(inputs)
         dtype = inputs[0].dtype
         shapes = tuple(tuple(t.shape) for t in outputs)
 
         def launch(said: Sequence[Said]) -> list[Any]:
-            table = tuple(form.unpack(s.payload) for s in said)
-            column = [row[self._place] for row in table]
-            if column != expected:
-                raise TpuError(
-                    f"[{name}] expected outputs for what the others send to this rank, "
-                    f"{column} elements, got {expected}"
-                )
+            lengths = [form.unpack(s.payload) for s in said]
+            table = tuple(row[: self.size()] for row in lengths)
+            self._check_parts(name, table, [row[self.size() :] for row in lengths])
             static = {"splits": table, "shapes": shapes, "place": self._place}
             program = programs.together(
                 name, programs.all_to_all, types, len(outputs), self._ranks, **static
@@ -355,7 +351,20 @@ class TpuGroup(_ProcessGroup):
         kind = str(dtype).removeprefix("torch.")
         said = f"{name}({kind}, {sent} elements)"
         seconds, _ = _limit(opts)
-        return self._submit(name, said, (name, kind), launch, outputs, seconds, form.pack(*sent))
+        return self._submit(name, said, (name, kind), launch, outputs, seconds, form.pack(*sent, *expected))
+
+    def _check_parts(
+        self, name: str, sent: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]
+    ) -> None:
+        """All members find the same fault: none of them waits for another then."""
+        for a, row in enumerate(sent):
+            for b, count in enumerate(row):
+                if expected[b][a] != count:
+                    raise CollectiveError(
+                        f"[{name}] expected outputs for what is sent, got {count} elements sent by "
+                        f"rank {self._ranks[a]} to rank {self._ranks[b]}, whose output has room "
+                        f"for {expected[b][a]} (nothing was computed)"
+                    )
 
     # Two members --------------------------------------------------------------------------------
 

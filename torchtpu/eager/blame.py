@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+import typing_extensions
 
 
 @cache
@@ -23,6 +24,7 @@ def _libraries() -> tuple[str, ...]:
         package,
         Path(torch.__file__).parent,
         Path(contextlib.__file__).parent,
+        Path(typing_extensions.__file__),  # wraps functions of torch.distributed
         *(Path(p) for p in (jax.submodule_search_locations or () if jax else ())),
     )
     return tuple(str(f.resolve()) for f in folders)
