@@ -93,7 +93,10 @@ class PjrtTarget(Target):
             ("platform", self.platform),
             ("platform version", self._client.platform_version),
             ("device", self._device.device_kind),
-            ("compile options", hashlib.sha256(private.compile_options().SerializeAsString()).hexdigest()),
+            (
+                "compile options",
+                hashlib.sha256(private.compile_options().SerializeAsString()).hexdigest(),
+            ),
         )
 
     def load(self, serialized: bytes, ranks: Sequence[int] = ()) -> Executable:
@@ -163,7 +166,12 @@ class PjrtTarget(Target):
                 introduced()
 
         module = str(loaded.fingerprint or "")
-        return Executable(run=run if len(devices) == 1 else run_together, module=module, nbytes=0, serialize=serialize)
+        return Executable(
+            run=run if len(devices) == 1 else run_together,
+            module=module,
+            nbytes=0,
+            serialize=serialize,
+        )
 
     def _keep_up(self, token: Any) -> None:
         """Wait for the launch AHEAD launches ago: what waits holds its inputs' memory."""

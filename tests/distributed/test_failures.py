@@ -1,9 +1,8 @@
-"""Ranks that differ: what is benign computes the same, what is harmful is an error on every rank."""
+"""Ranks that differ: benign ways compute the same, harmful ones are an error on every rank."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any
 
 import pytest
@@ -38,29 +37,27 @@ HARMFUL: dict[str, list[str | None]] = {
     "message_of_another_size": [r"rank 0: send.float32\[8\].*rank 1: recv.float32\[4\]"] * 2
     + [None],
     "uneven_parts": ["4 elements sent by rank 0 to rank 0, whose output has room for 2"] * SIZE,
-    "limited": ["rank 1 did not come", None, "rank 1 did not come"],
+    "limited": ["rank 1 did not come in 0.5", None, "rank 1 did not come in 0.5"],
 }
 
 
-@cache
-def _found() -> list[dict[str, Any]]:
-    return world.results(failures.each, SIZE, [*BENIGN, *HARMFUL])
+def _is_told(name: str, said: str, expected: str) -> bool:
+    is_error = re.match("Collective(Error|Timeout)|TpuError", said)
+    names_line = name == "uneven_parts" or "failures.py:" in said
+    return bool(is_error and names_line and re.search(expected, said, re.DOTALL))
 
 
-@pytest.mark.parametrize("name", BENIGN)
-def test_benign_differences_compute_the_same(name: str) -> None:
-    assert [found[name] for found in _found()] == BENIGN[name]
-
-
-@pytest.mark.parametrize("name", HARMFUL)
-def test_harmful_differences_are_an_error_on_every_rank(name: str) -> None:
-    for rank, (found, expected) in enumerate(zip(_found(), HARMFUL[name], strict=True)):
-        said = found[name]
-        if expected is None:
-            continue
-        assert re.match("Collective(Error|Timeout)|TpuError", said), f"rank {rank}: {said}"
-        assert re.search(expected, said, re.DOTALL), f"rank {rank}: {said}"
-        assert name == "uneven_parts" or "failures.py:" in said, said  # the user's line
+def test_ranks_that_differ() -> None:
+    """Benign differences change nothing; of harmful ones every rank learns that they concern."""
+    found = world.results(failures.each, SIZE, [*BENIGN, *HARMFUL])
+    assert {name: [f[name] for f in found] for name in BENIGN} == BENIGN
+    wrong = [
+        (name, rank, found[rank][name])
+        for name, told in HARMFUL.items()
+        for rank, expected in enumerate(told)
+        if expected is not None and not _is_told(name, found[rank][name], expected)
+    ]
+    assert not wrong
 
 
 @pytest.mark.parametrize("name", ["killed", "raises"])
@@ -74,8 +71,12 @@ def test_a_rank_that_is_gone_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["killed_inside", "stopped"])
 def test_no_collective_hangs(name: str) -> None:
-    first, second = world.outcomes(getattr(failures, name), 2, 1 << 20, timeout_s=4.0)
-    assert re.search("rank 1 is gone|did not come in 4 s|did not end in 4 s", first.result), first
-    assert float(re.findall(r"after ([\d.]+) s", first.result)[0]) < 10.0
+    first, second = world.outcomes(
+        getattr(failures, name), 2, 1 << 20, timeout_s=4.0, patience_s=60.0
+    )
+    assert re.search(
+        "rank 1 is gone|did not come in 4|did not end in 4|another rank stands still", first.result
+    ), first
+    assert float(re.findall(r"after ([\d.]+) s", first.result)[0]) < 15.0
     if name == "stopped":
         assert second.result.startswith("Collective"), second

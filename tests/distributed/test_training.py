@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
 import torch
 
 from tests.distributed import training, world
@@ -15,13 +14,20 @@ def _alone() -> dict[str, torch.Tensor]:
     return training.alone()
 
 
-@pytest.mark.parametrize("way", training.WAYS)
-def test_parameters_are_those_of_one_process(way: str) -> None:
-    train, size = training.WAYS[way]
-    merged = {}
-    for state in world.results(train, size, "tpu"):
-        merged |= state
+def _check(found: dict[str, torch.Tensor]) -> None:
     expected = _alone()
-    assert merged.keys() == expected.keys()
+    assert found.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(merged[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5), name
+
+
+def test_parameters_are_those_of_one_process() -> None:
+    """DDP, FSDP2, and tensor parallel by FSDP2."""
+    for found in world.results(training.by_each, 4, "tpu"):
+        for state in found.values():
+            _check(state)
+
+
+def test_parameters_of_a_pipeline_are_those_of_one_process() -> None:
+    first, second = world.results(training.by_pipeline, 2, "tpu")
+    _check(first | second)

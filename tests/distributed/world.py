@@ -8,6 +8,7 @@ import pickle
 import queue
 import signal
 import socket
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+_CACHE = tempfile.TemporaryDirectory(prefix="torchtpu-worlds-")  # ranks share what they compile
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -53,7 +55,8 @@ def outcomes(
     port = free_port()
     processes = [
         _SPAWN.Process(
-            target=_serve, args=(fn, rank, size, port, backend, timeout_s, join, args, answers)
+            target=_serve,
+            args=(fn, rank, size, port, _CACHE.name, backend, timeout_s, join, args, answers),
         )
         for rank in range(size)
     ]
@@ -81,7 +84,9 @@ def outcomes(
 def results(fn: Callable[..., Any], size: int, *args: Any, **how: Any) -> list[Any]:
     """Call fn(rank, *args) in `size` processes of a world and return the results, by rank."""
     found = outcomes(fn, size, *args, **how)
-    wrong = [f"rank {r}: {o.error or o.exitcode}" for r, o in enumerate(found) if o.error or o.exitcode]
+    wrong = [
+        f"rank {r}: {o.error or o.exitcode}" for r, o in enumerate(found) if o.error or o.exitcode
+    ]
     assert not wrong, "\n".join(wrong)
     return [o.result for o in found]
 
@@ -91,6 +96,7 @@ def _serve(
     rank: int,
     size: int,
     port: int,
+    cache: str,
     backend: str,
     timeout_s: float,
     join: bool,
@@ -107,6 +113,8 @@ def _serve(
         WORLD_SIZE=str(size),
         LOCAL_RANK=str(rank),
         TORCHTPU_TARGET=os.environ.get("TORCHTPU_TARGET", "cpu"),
+        TORCH_TPU_TIER2_COMPILATION_CACHE="worlds",
+        TORCHTPU_CACHE_DIR=cache,
         OMP_NUM_THREADS="1",
         TF_CPP_MIN_LOG_LEVEL="2",
     )

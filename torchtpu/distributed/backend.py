@@ -29,12 +29,14 @@ def _create(options: Any, _backend_options: Any) -> Any:
         ask_nobody()
         world = dist.get_world_size() if dist.is_initialized() else size
         return FakeWorld(rank, ranks, world, options.group_id)
-    from torchtpu.distributed.group import TpuGroup
     from torchtpu.distributed import meeting
+    from torchtpu.distributed.group import TpuGroup, serve_monitored_barrier
 
     is_first = not dist.is_initialized()
-    engine = meeting.meet(rank, size, options.store) if is_first else meeting.engine()
-    return TpuGroup(engine, rank, ranks, options.group_id, options.store, options.timeout)
+    if is_first:
+        meeting.meet(rank, size, options.store, options.timeout.total_seconds())
+    serve_monitored_barrier()
+    return TpuGroup(meeting.engine(), rank, ranks, options.group_id, options.store, options.timeout)
 
 
 def _is_imagined() -> bool:

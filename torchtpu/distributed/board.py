@@ -35,6 +35,10 @@ class Said:
     payload: bytes = b""
 
 
+class Stuck(Exception):
+    """Another process has stopped while it held the board's lock."""
+
+
 class Full(Exception):
     """So many collectives are under way that there is no room for another."""
 
@@ -70,8 +74,14 @@ class Board(Protocol):
 class SharedBoard:
     """A board in memory that the processes of one machine share."""
 
-    def __init__(self, rank: int, size: int, path: str | None = None) -> None:
-        """Make a board (its `path` is for the others), or open the one at `path`."""
+    def __init__(
+        self, rank: int, size: int, path: str | None = None, patience_s: float = 60.0
+    ) -> None:
+        """Make a board (its `path` is for the others), or open the one at `path`.
+
+        patience_s: how long another may hold the lock, which takes microseconds unless it stops.
+        """
+        self._patience_s = patience_s
         self._area = _SAID.size + _TEXT_BYTES + 16 * size  # of a member in a record
         self._record = _HEAD.size + size * self._area
         self._records_at = _COUNT.size * (1 + _RECORDS)  # behind the last number, and the keys
@@ -95,16 +105,23 @@ class SharedBoard:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._thread_lock:
-            while True:
-                try:
-                    fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-                    break
-                except OSError:
-                    os.sched_yield()
+            end = 0.0
+            while not self._lock():
+                os.sched_yield()
+                end = end or time.monotonic() + self._patience_s
+                if time.monotonic() > end:
+                    raise Stuck
             try:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
+
+    def _lock(self) -> bool:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            return False
+        return True
 
     def _find(self, key: int) -> int:
         """Return where a key's record begins, 0 where there is none."""

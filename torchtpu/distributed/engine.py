@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtpu.distributed.board import Board, Full, Said, differences
+from torchtpu.distributed.board import Board, Full, Said, Stuck, differences
 from torchtpu.distributed.work import Work
 from torchtpu.errors import TpuError
 
@@ -72,10 +72,13 @@ class Engine:
             if lost:
                 raise CollectiveError(f"[{call.name}] this group failed before: {lost}")
             self._pending.append(call)
-            if len(call.channels) == 1:
-                self._choose(call, 0)
-            self._progress()
-        if call.work.launched is None and call.work.error is None:
+            try:
+                if len(call.channels) == 1:
+                    self._choose(call, 0)
+                self._progress()
+            except Stuck:
+                self._give_up(call)
+        if not call.work.is_launched():
             self._wake.set()
         return call.work
 
@@ -159,18 +162,20 @@ class Engine:
         start = time.monotonic()
         end = min(call.asked_s + call.timeout_s, start + (timeout_s or call.timeout_s))
         looked = start
-        while work.launched is None and work.error is None:
+        while not work.is_launched():
             if self._lock.acquire(timeout=_LOOK_S):
                 try:
                     self._progress()
+                except Stuck:
+                    self._give_up(call)
                 finally:
                     self._lock.release()
-            if work.launched is not None or work.error is not None:
+            if work.is_launched():
                 break
             now = time.monotonic()
             if now - looked > _LOOK_S:
                 looked = now
-                self._look(call, now > end)
+                self._look(call, end - start if now > end else None)
             if now - start < _SPIN_S:
                 os.sched_yield()
             else:
@@ -208,20 +213,20 @@ class Engine:
             time.sleep(_LOOK_S)
         return ""
 
-    def _look(self, call: Call, is_late: bool) -> None:
-        """Give a call up whose members are gone, or did not come in time."""
+    def _look(self, call: Call, waited_s: float | None) -> None:
+        """Give a call up whose members are gone, or that was waited for for so long in vain."""
         with self._lock:
-            if call.work.launched is not None or call.work.error is not None:
+            if call.work.is_launched():
                 return
             index = call.chosen
             missing, text = self._missing(call)
             dead = [rank for rank in missing if not self.board.is_alive(rank)]
             if index is None and len(dead) < len(missing):
                 dead = []  # from anybody who is left
-            if not dead and not is_late:
+            if not dead and waited_s is None:
                 return
             here = f"rank {', '.join(map(str, dead or missing))}"
-            why = f"{here} is gone" if dead else f"{here} did not come in {call.timeout_s:g} s"
+            why = f"{here} is gone" if dead else f"{here} did not come in {waited_s:.3g} s"
             if index is not None:
                 members = len(call.ranks[index])
                 said = f"gave up, as {why}: {call.said.call}"
@@ -230,6 +235,12 @@ class Engine:
             self._pending.remove(call)
             kind = CollectiveError if dead else CollectiveTimeout
             call.work.finish(None, kind(f"[{call.name}] {why}; who came:\n{text}"))
+
+    def _give_up(self, call: Call) -> None:
+        """A process that has stopped holds the board: nobody gets any further."""
+        self._pending.remove(call)
+        text = f"[{call.name}] another rank stands still while it says what it calls"
+        call.work.finish(None, CollectiveTimeout(text))
 
     def _missing(self, call: Call) -> tuple[list[int], str]:
         if call.chosen is None:

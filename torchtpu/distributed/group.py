@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +17,11 @@ from torchtpu.distributed import meeting, programs
 from torchtpu.distributed.board import Said
 from torchtpu.distributed.engine import Call, CollectiveError, Engine
 from torchtpu.distributed.reductions import Reduction
-from torchtpu.distributed.work import Work
+from torchtpu.distributed.work import Work, Works
 from torchtpu.eager import blame
 from torchtpu.errors import TpuError
 from torchtpu.private import torch as private
-from torchtpu.program import ArrayType, Program
+from torchtpu.program import ArrayType
 from torchtpu.storage import Buffer, Layout, buffer_of, launch_lock
 from torchtpu.tensor import factory
 
@@ -61,6 +61,7 @@ class TpuGroup(_ProcessGroup):
         self._channel = _channel(f"{name} {self._ranks}")
         self._is_world = not dist.is_initialized()
         self._host: Any = None  # torch's gloo, for tensors on the CPU
+        self._batch: list[Work] | None = None  # what is asked for between two marks
 
     def getBackendName(self) -> str:  # torch's name
         """Return the name of the backend."""
@@ -129,9 +130,11 @@ class TpuGroup(_ProcessGroup):
         from torchtpu.eager import modes
 
         modes.synchronize()
-        return self._submit("barrier", "barrier()", "barrier", _nothing, [], _limit(opts)[0])
+        return self._submit("barrier", "barrier()", "barrier", _nothing, [], _limit(opts))
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
         """Meet; who does not come in time is named in the error on every rank."""
         del wait_all_ranks  # all of them always are
         seconds = timeout.total_seconds() if timeout else self._timeout_s
@@ -154,6 +157,7 @@ class TpuGroup(_ProcessGroup):
             [given],
             list(parts),
             opts,
+            same=("all_gather", given.dtype, lengths),
             lengths=lengths,
         )
 
@@ -222,9 +226,7 @@ class TpuGroup(_ProcessGroup):
                 )
         else:
             parts = [output.new_empty(output.shape)] * self.size()
-        return self._collective(
-            "scatter", programs.scatter, list(parts), [output], opts, root=root
-        )
+        return self._collective("scatter", programs.scatter, list(parts), [output], opts, root=root)
 
     def _reduce_scatter_base(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
@@ -266,7 +268,7 @@ class TpuGroup(_ProcessGroup):
         padded = [_padded(p, longest) for p in parts]
         kept = output if output.numel() == longest else output.new_empty(longest)
         reduction = Reduction.of(opts, parts)
-        work = self._collective(
+        return self._collective(
             "reduce_scatter",
             programs.reduce_scatter,
             reduction.prepared([torch.cat(padded)]),
@@ -275,7 +277,6 @@ class TpuGroup(_ProcessGroup):
             finish=None if kept is output else lambda: _cut(output, kept),
             reduce=reduction.name,
         )
-        return work
 
     def alltoall_base(
         self,
@@ -350,8 +351,8 @@ class TpuGroup(_ProcessGroup):
 
         kind = str(dtype).removeprefix("torch.")
         said = f"{name}({kind}, {sent} elements)"
-        seconds, _ = _limit(opts)
-        return self._submit(name, said, (name, kind), launch, outputs, seconds, form.pack(*sent, *expected))
+        packed = form.pack(*sent, *expected)
+        return self._submit(name, said, (name, kind), launch, outputs, _limit(opts), packed)
 
     def _check_parts(
         self, name: str, sent: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]
@@ -425,7 +426,7 @@ class TpuGroup(_ProcessGroup):
             work=work,
             timeout_s=self._timeout_s,
         )
-        return self._engine.submit(call)
+        return self._asked(call)
 
     # How they run -------------------------------------------------------------------------------
 
@@ -438,10 +439,12 @@ class TpuGroup(_ProcessGroup):
         opts: Any,
         *,
         said: str = "",
+        same: object = None,
         finish: Callable[[], None] | None = None,
         **static: Any,
     ) -> Any:
         """Run `fn` of programs.py on the inputs' values; its results become the outputs'."""
+        _on_device([*inputs, *outputs])
         values, types = _values(inputs)
         shapes = tuple(tuple(t.shape) for t in outputs)
         program = programs.together(
@@ -457,8 +460,7 @@ class TpuGroup(_ProcessGroup):
 
         options = "".join(f", {key}={value}" for key, value in static.items())
         described = f"{name}({_described(inputs)}{options}{said and ', ' + said})"
-        timeout_s, is_async = _limit(opts)
-        return self._submit(name, described, described, launch, outputs, timeout_s, is_async=is_async)
+        return self._submit(name, described, same or described, launch, outputs, _limit(opts))
 
     def _submit(
         self,
@@ -469,9 +471,7 @@ class TpuGroup(_ProcessGroup):
         outputs: _Tensors,
         timeout_s: float | None,
         payload: bytes = b"",
-        *,
-        is_async: bool = True,
-    ) -> Any:
+    ) -> Work:
         work = Work(lambda _, seconds: self._engine.wait(call, seconds), outputs)
         call = Call(
             name=name,
@@ -483,8 +483,20 @@ class TpuGroup(_ProcessGroup):
             work=work,
             timeout_s=timeout_s or self._timeout_s,
         )
-        del is_async
-        return self._engine.submit(call)
+        return self._asked(call)
+
+    def _asked(self, call: Call) -> Work:
+        work = self._engine.submit(call)
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    def _start_coalescing(self, _device: torch.device) -> None:
+        self._batch = []
+
+    def _end_coalescing(self, _device: torch.device) -> Work | None:
+        works, self._batch = self._batch or [], None
+        return Works(works) if works else None
 
     # torch's later names
 
@@ -504,11 +516,29 @@ class TpuGroup(_ProcessGroup):
     def _by_host(self, name: str, *arguments: Any) -> Any:
         """Run a collective of CPU tensors over torch's gloo."""
         if self._host is None:
-            store = dist.PrefixStore("host", self._store)
+            store = dist.distributed_c10d.PrefixStore("host", self._store)
             limit = timedelta(seconds=self._timeout_s)
             self._host = private.gloo(store, self.rank(), self.size(), timeout=limit)
         given = [a for a in arguments if a is not None]
         return getattr(self._host, name)(*given)
+
+
+def serve_monitored_barrier() -> None:
+    """Let torch's monitored_barrier, which asks for gloo, take this backend's groups too."""
+    for_gloo = dist.distributed_c10d.monitored_barrier
+    if hasattr(for_gloo, "__wrapped__"):
+        return
+
+    @wraps(for_gloo)
+    def monitored_barrier(
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+    ) -> Any:
+        chosen = dist.group.WORLD if group is None else group
+        if not isinstance(chosen, TpuGroup):
+            return for_gloo(group, timeout, wait_all_ranks)
+        return chosen.monitored_barrier(timeout, wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
 
 
 def _nothing(_said: Sequence[Said]) -> list[Any]:
@@ -543,11 +573,11 @@ def _on_device(tensors: _Tensors) -> bool:
     return True
 
 
-def _limit(opts: Any) -> tuple[float | None, bool]:
-    """Return the limit in seconds that a call asks for, and whether it returns before its end."""
+def _limit(opts: Any) -> float | None:
+    """Return the limit in seconds that a call asks for; None: the group's."""
     wanted = getattr(opts, "timeout", None)
     seconds = wanted.total_seconds() if isinstance(wanted, timedelta) else 0.0
-    return (seconds if seconds > 0 else None), bool(getattr(opts, "asyncOp", True))
+    return seconds if seconds > 0 else None
 
 
 def _even(lengths: Sequence[int]) -> bool:
@@ -572,8 +602,8 @@ def _values(tensors: _Tensors) -> tuple[list[Any], list[ArrayType]]:
             tensor = given.detach()
             buffer = buffer_of(tensor.untyped_storage())
             if not _is_whole(tensor, buffer) or buffer.layout.dtype != tensor.dtype:
-                tensor = tensor.resolve_conj().resolve_neg().clone(
-                    memory_format=torch.contiguous_format
+                tensor = (
+                    tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
                 )
                 buffer = buffer_of(tensor.untyped_storage())
             values.append(buffer.value())

@@ -32,7 +32,7 @@ class _Exchange:
 _exchange = _Exchange()
 
 
-def meet(rank: int, size: int, store: Any) -> Engine:
+def meet(rank: int, size: int, store: Any, timeout_s: float) -> Engine:
     """Join a world of `size` processes as `rank`; returns when all are there."""
     global _engine
     part()
@@ -41,7 +41,7 @@ def meet(rank: int, size: int, store: Any) -> Engine:
     is_one = len(set(machines)) == 1
     host = _LOOPBACK if is_one else _address()
     executor.join(targets.World(rank=rank, size=size, exchange=_exchange, host=host))
-    board = _shared(rank, size, store) if is_one else None
+    board = _shared(rank, size, store, timeout_s) if is_one else None
     target = executor.current().target
     _engine = Engine(board or StoreBoard(rank, store), target.abort)
     return _engine
@@ -67,15 +67,15 @@ def _all_say(store: Any, about: str, rank: int, size: int, mine: str) -> list[st
     return [store.get(f"{about}/{other}").decode() for other in range(size)]
 
 
-def _shared(rank: int, size: int, store: Any) -> Board | None:
+def _shared(rank: int, size: int, store: Any, timeout_s: float) -> Board | None:
     """Open a board in shared memory; None where a process (in a container) does not see it."""
     if rank == 0:
-        board: SharedBoard | None = SharedBoard(rank, size)
+        board: SharedBoard | None = SharedBoard(rank, size, patience_s=timeout_s)
         assert board is not None
         store.set("board", board.path)
     else:
         try:
-            board = SharedBoard(rank, size, store.get("board").decode())
+            board = SharedBoard(rank, size, store.get("board").decode(), timeout_s)
         except OSError:
             board = None
     answers = _all_say(store, "board", rank, size, "open" if board else "closed")

@@ -38,9 +38,7 @@ def together(
     )
 
 
-def all_reduce(
-    *arrays: Array, reduce: str, shapes: tuple[tuple[int, ...], ...], size: int
-) -> Any:
+def all_reduce(*arrays: Array, reduce: str, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
     """Reduce each array over the members."""
     made = [_reduced(a.reshape(-1), "all_reduce", reduce, size) for a in arrays]
     return _only([m.reshape(shape) for m, shape in zip(made, shapes, strict=True)])
@@ -71,14 +69,10 @@ def all_gather_parts(
     padded = jnp.pad(array.reshape(-1), (0, longest - array.size))
     made = _moved(padded, lambda b: collectives.all_gather(b, range(size), size))
     parts = made.reshape(size, longest)
-    return _only(
-        [parts[n, : lengths[n]].reshape(shape) for n, shape in enumerate(shapes)]
-    )
+    return _only([parts[n, : lengths[n]].reshape(shape) for n, shape in enumerate(shapes)])
 
 
-def broadcast(
-    *arrays: Array, root: int, shapes: tuple[tuple[int, ...], ...], size: int
-) -> Any:
+def broadcast(*arrays: Array, root: int, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
     """Hand the root's arrays on, each holder to one more member per round (a binomial tree)."""
     return _only(
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -39,14 +39,16 @@ class Reduction:
         kind = getattr(wanted, "op", wanted)
         name = next((name for known, name in NAMES.items() if kind == known), "")
         if not name:
-            raise TpuError(f"[tpu_dist] expected one of {sorted(set(NAMES.values()))}, got {wanted}")
+            raise TpuError(
+                f"[tpu_dist] expected one of {sorted(set(NAMES.values()))}, got {wanted}"
+            )
         for dtype in {t.dtype for t in tensors}:
             if name in _BITS and (dtype.is_floating_point or dtype.is_complex):
                 raise RuntimeError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
             if name in ("max", "min", "product") and dtype.is_complex:
                 raise RuntimeError(f"all_reduce does not support {name} on complex tensors")
         is_scaled = kind == dist.ReduceOp.PREMUL_SUM
-        return cls(name, wanted.__getstate__()[1] if is_scaled else None)
+        return cls(name, cast("tuple[Any, Any]", wanted.__getstate__())[1] if is_scaled else None)
 
     def prepared(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the tensors times the factor, if there is one."""

@@ -41,6 +41,10 @@ class Work(_Work):
         self._wait(self, seconds or None)
         return True
 
+    def is_launched(self) -> bool:
+        """Tell whether it has been launched, or has failed."""
+        return self.launched is not None or self.error is not None
+
     def is_completed(self) -> bool:
         """Tell whether the result is there, or an error."""
         if self.error is not None:
@@ -75,7 +79,7 @@ class Work(_Work):
         """Return a future of the list of result tensors."""
         if self._future is None:
             self._future = torch.futures.Future()
-            if self.launched is not None or self.error is not None:
+            if self.is_launched():
                 self._settle()
         return self._future
 
@@ -91,3 +95,26 @@ class Work(_Work):
             self._future.set_result(self._outputs)
         else:
             self._future.set_exception(self.error)
+
+
+class Works(Work):
+    """Several collectives, as one work."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        super().__init__(_wait_for_all, [t for work in works for t in work.result()])
+        self.parts = list(works)
+
+    def is_completed(self) -> bool:
+        """Tell whether all results are there, or an error."""
+        return all(work.is_completed() for work in self.parts)
+
+    def is_success(self) -> bool:
+        """Tell whether all results are there."""
+        return all(work.is_success() for work in self.parts)
+
+
+def _wait_for_all(works: Work, seconds: float | None) -> None:
+    assert isinstance(works, Works)
+    for work in works.parts:
+        work.wait(timedelta(seconds=seconds) if seconds else None)
+    works.finish([])

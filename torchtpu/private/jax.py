@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import socket
 import io
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -195,18 +195,6 @@ def compile_options(devices: Sequence[Any] = ()) -> Any:
         num_replicas=1,
         num_partitions=len(devices),
         device_assignment=np.array([[d.id for d in devices]]),
-    )
-
-
-@taken_from("jax")
-def replica_options(devices: Sequence[Any]) -> Any:
-    """Return XLA's options for a program of which each of several devices runs a replica."""
-    from jax._src import compiler
-
-    return compiler.get_compile_options(
-        num_replicas=len(devices),
-        num_partitions=1,
-        device_assignment=np.array([[d.id] for d in devices]),
     )
 
 
