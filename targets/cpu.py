@@ -27,7 +27,8 @@ _PROCESSOR = (
 
 def create(_option: str, settings: Settings) -> Target:
     """Make the target; it has no options."""
-    world = CpuWorld(settings.world) if settings.world else None
+    asked = settings.world
+    world = CpuWorld(asked) if asked is not None and asked.size > 1 else None
     client = world.client if world else _client()
     made = _CpuTarget(client, name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
     made.world = world

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -56,20 +57,17 @@ class CpuWorld:
         self._keys = self._runtime.keys
         self._met: set[tuple[int, ...]] = set()
         self._ports: set[int] = set()  # that processes of the world listen on
-        made: list[Any] = []
+        with ThreadPoolExecutor(1) as maker:
+            making = maker.submit(
+                private.world_client, self._keys, world.rank, world.size, world.host
+            )
+            self._tell_topology(making.done)
+            self.client = making.result()
+        private.keep(self.client)  # its end waits for programs, of which one may wait for ever
 
-        def make() -> None:
-            made.append(private.world_client(self._keys, world.rank, world.size, world.host))
-
-        maker = threading.Thread(target=make, daemon=True)
-        maker.start()
-        self._tell_topology()
-        maker.join()
-        (self.client,) = made
-
-    def _tell_topology(self) -> None:
+    def _tell_topology(self, is_over: Callable[[], bool]) -> None:
         rank, size, exchange = self._world.rank, self._world.size, self._world.exchange
-        key, mine = self._first(_LOCAL)
+        key, mine = self._first(_LOCAL, is_over)
         exchange.set(key, mine)
         if rank:
             self._keys.key_value_set_bytes(f"{_GLOBAL}/cpu", exchange.get(_GLOBAL))
@@ -77,7 +75,7 @@ class CpuWorld:
         for other in range(1, size):
             key = f"{_LOCAL}/cpu/{other}"
             self._keys.key_value_set_bytes(key, exchange.get(key))
-        exchange.set(_GLOBAL, self._first(_GLOBAL)[1])
+        exchange.set(_GLOBAL, self._first(_GLOBAL, is_over)[1])
 
     def introduce(self, devices: Sequence[int]) -> Callable[[], None]:
         """Tell the addresses of a group of devices while its first program starts.
@@ -123,13 +121,15 @@ class CpuWorld:
                 if any(isinstance(end, tuple) and end[1] in self._ports for end in ends):
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def _first(self, folder: str) -> tuple[str, bytes]:
-        """Wait until XLA has written to a folder; return its key and value."""
+    def _first(self, folder: str, is_over: Callable[[], bool] = lambda: False) -> tuple[str, bytes]:
+        """Wait until XLA has written to a folder, or will not; return its key and value."""
         end = time.monotonic() + self._world.patience_s
         while time.monotonic() < end:
             found: list[tuple[str, bytes]] = self._keys.key_value_dir_get_bytes(folder)
             if found:
                 return found[0]
+            if is_over() and folder == _LOCAL:
+                break
             time.sleep(_LOOK_S)
         raise TimeoutError(f"[world] XLA wrote nothing to {folder}")
 

@@ -28,11 +28,11 @@ HARMFUL: dict[str, list[str | None]] = {
     "different_reductions": ["rank 0: .*reduce=sum.*ranks 1, 2: .*reduce=max"] * SIZE,
     "different_roots": ["rank 0: .*root=0.*rank 1: .*root=1.*rank 2: .*root=2"] * SIZE,
     "different_counts": [r"rank 0: all_reduce.float32\[8\].*ranks 1, 2: all_reduce"] * SIZE,
-    "absent": ["rank 1 did not come in 2 s.*ranks 0, 2: all_reduce", None, "rank 1 did not come"],
+    "absent": ["rank 1 did not come in 2 s", None, "rank 1 did not come in 2 s"],
     "different_groups": [
         "rank 1, 2 did not come in 2 s.*rank 0: all_reduce",
-        "rank 0 did not come in 2 s.*rank.* 1",
-        "rank 0 did not come in 2 s",
+        "rank 0(, 2)? did not come in 2 s",
+        "rank 0(, 1)? did not come in 2 s",
     ],
     "message_of_another_size": [r"rank 0: send.float32\[8\].*rank 1: recv.float32\[4\]"] * 2
     + [None],

@@ -20,6 +20,7 @@ _NAP_S = 2e-4
 _LOOK_S = 0.05  # between looks at who is still alive
 _BACKGROUND_S = 1e-3
 _IDLE_S = 0.5
+_GRACE_S = 5.0  # for a program to fail when its connections are closed
 
 
 class CollectiveError(TpuError):
@@ -188,9 +189,10 @@ class Engine:
         """Block until the arrays are computed; a group of which one fails fails from then on."""
         try:
             for array in call.work.launched or ():
-                array.block_until_ready()
+                self._until_ready(array, call)
+                array.block_until_ready()  # raises what the program raised
         except Exception as error:
-            lost, first = self._lost(call), str(error).splitlines()[0]
+            lost, first = self._lost(call), str(error).partition("\n")[0]
             text = f"[{call.name}] failed while it ran: {lost or first}"
             call.work.error = CollectiveTimeout(text) if call.is_late else CollectiveError(text)
             self._broken[call.ranks[call.chosen or 0]] = lost or first
@@ -199,6 +201,20 @@ class Engine:
             with self._lock:
                 self._running = [r for r in self._running if r[0] is not call]
         call.work.launched = []
+
+    def _until_ready(self, array: Any, call: Call) -> None:
+        """Wait for an array; a program may wait for a lost connection for ever."""
+        start = time.monotonic()
+        end = start + call.timeout_s + _GRACE_S
+        while not array.is_ready():
+            now = time.monotonic()
+            if now > end:
+                call.is_late = True
+                raise TimeoutError
+            if now - start < _SPIN_S:
+                os.sched_yield()
+            else:
+                time.sleep(_NAP_S)
 
     def _lost(self, call: Call) -> str:
         """Say who is to blame for a program that failed; empty where nobody is known to be."""

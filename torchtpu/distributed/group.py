@@ -565,11 +565,13 @@ def _described(tensors: _Tensors) -> str:
 
 
 def _on_device(tensors: _Tensors) -> bool:
-    kinds = {t.device.type for t in tensors}
-    if kinds == {"cpu"}:
+    if all(t.is_cpu for t in tensors):
         return False
-    if kinds != {"tpu"}:
-        raise TpuError(f"[tpu_dist] expected tensors on tpu, or all on cpu, got {sorted(kinds)}")
+    kinds = {t.device.type for t in tensors if t.device.type != "tpu"}
+    if kinds:
+        raise TpuError(
+            f"[tpu_dist] expected tensors on tpu, or all on cpu, got some on {sorted(kinds)}"
+        )
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import io
 import socket
 from collections.abc import Callable, Sequence
@@ -122,6 +123,11 @@ def world_client(keys: Any, rank: int, size: int, host: str) -> Any:
         num_nodes=size,
         collectives=gloo,
     )
+
+
+def keep(client: Any) -> None:
+    """Let a client live until the process is gone: nothing waits for its programs then."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 @taken_from("jax")
