@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.distributed import beyond, world
+
+pytestmark = pytest.mark.timeout(480)  # several processes that all import and compile
 
 
 def test_beside_collectives() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.distributed import conformance, world
 
+pytestmark = pytest.mark.timeout(480)  # several processes that all import and compile
+
 _ALL = bool(os.environ.get("TORCHTPU_TEST_ALL"))
 _WORLDS = {"2 of 2": (2, [0, 1], 1), "3 of 4": (4, [0, 2, 3], 1 if _ALL else 6)}
 if _ALL:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.distributed import failures, world
 
+pytestmark = pytest.mark.timeout(480)  # several processes that all import and compile
+
 SIZE = 3
 BENIGN: dict[str, Any] = {
     "logs_on_one": [4.0 * SIZE**3] * SIZE,

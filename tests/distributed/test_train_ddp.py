@@ -9,6 +9,8 @@ import pytest
 from examples import train_ddp
 from tests.distributed import world
 
+pytestmark = pytest.mark.timeout(480)  # several processes that all import and compile
+
 STEPS = 12
 
 

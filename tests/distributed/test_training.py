@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 import torch
 
 from tests.distributed import training, world
+
+pytestmark = pytest.mark.timeout(480)  # several processes that all import and compile
 
 
 @cache

@@ -44,7 +44,7 @@ def outcomes(
     *args: Any,
     backend: str = "tpu_dist",
     timeout_s: float = 60.0,
-    patience_s: float = 240.0,
+    patience_s: float = 400.0,
     join: bool = True,
 ) -> list[Outcome]:
     """Call fn(rank, *args) in `size` processes of a world; return what became of each.

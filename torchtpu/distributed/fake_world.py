@@ -7,40 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from torchtpu.distributed.base import ProcessGroup
+from torchtpu.distributed.reductions import Reduction
 from torchtpu.eager.collectives import launch
-from torchtpu.errors import TpuError
 from torchtpu.private import torch as private
 from torchtpu.storage import buffer_of
 
-_REDUCE = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "avg",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.PRODUCT: "product",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
 _Tensors = Sequence[torch.Tensor]
 
-if TYPE_CHECKING:  # torch's own stub has overloads that nobody calls
 
-    class _ProcessGroup:
-        def __init__(self, rank: int, size: int) -> None: ...
-        def rank(self) -> int: ...
-        def size(self) -> int: ...
-
-else:
-    _ProcessGroup = dist.ProcessGroup
-
-
-class FakeWorld(_ProcessGroup):
+class FakeWorld(ProcessGroup):
     """The group `ranks` (global numbers) of a world of `world` devices, seen by one of them."""
 
     def __init__(self, rank: int, ranks: Sequence[int], world: int, name: str) -> None:
@@ -63,7 +43,7 @@ class FakeWorld(_ProcessGroup):
 
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Any:
         """Reduce each tensor in place."""
-        reduce = _reduction(opts)
+        reduce = Reduction.of(opts, ()).name
         for tensor in tensors:
             value = _value(tensor)
             if value is None:
@@ -124,7 +104,7 @@ class FakeWorld(_ProcessGroup):
     def _reduce_scatter_base(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
     ) -> Any:
-        launch("reduce_scatter", output, given, _reduction(opts), *self._group)
+        launch("reduce_scatter", output, given, Reduction.of(opts, ()).name, *self._group)
         return _done([output])
 
     def reduce_scatter(
@@ -223,17 +203,6 @@ def _copy_out(tensors: _Tensors, made: torch.Tensor) -> None:
 def _grown(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     flat = tensor.reshape(-1)
     return torch.nn.functional.pad(flat, (0, elements - flat.numel()))
-
-
-def _reduction(opts: Any) -> str:
-    wanted = getattr(opts, "reduceOp", None) or dist.ReduceOp.SUM
-    kind = getattr(wanted, "op", wanted)
-    for known, name in _REDUCE.items():
-        if kind == known:
-            return name
-    if kind == dist.ReduceOp.PREMUL_SUM:
-        return "sum"
-    raise TpuError(f"[tpu_dist] expected a reduction of {sorted(_REDUCE.values())}, got {wanted}")
 
 
 def _done(result: Any) -> Any:

@@ -7,13 +7,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torchtpu import executor, views
 from torchtpu.distributed import meeting, programs
+from torchtpu.distributed.base import ProcessGroup
 from torchtpu.distributed.board import Said
 from torchtpu.distributed.engine import Call, CollectiveError, Engine
 from torchtpu.distributed.reductions import Reduction
@@ -28,18 +29,8 @@ from torchtpu.tensor import factory
 _Tensors = Sequence[torch.Tensor]
 _Shapes = tuple[tuple[int, ...], ...]
 
-if TYPE_CHECKING:  # torch's own stub has overloads that nobody calls
 
-    class _ProcessGroup:
-        def __init__(self, rank: int, size: int) -> None: ...
-        def rank(self) -> int: ...
-        def size(self) -> int: ...
-
-else:
-    _ProcessGroup = dist.ProcessGroup
-
-
-class TpuGroup(_ProcessGroup):
+class TpuGroup(ProcessGroup):
     """The processes `ranks` (global numbers, in the group's order) and what they do together."""
 
     def __init__(
@@ -191,21 +182,13 @@ class TpuGroup(_ProcessGroup):
             return self._by_host("gather", outputs, inputs, opts)
         (given,) = inputs
         root = opts.rootRank
-        if self._place == root:
-            (parts,) = outputs
-            if len(parts) != self.size() or any(p.numel() != given.numel() for p in parts):
-                raise TpuError(
-                    f"[gather] expected {self.size()} outputs of {given.numel()} elements, got "
-                    f"{[p.numel() for p in parts]}"
-                )
-        else:
-            parts = [torch.empty_like(given) for _ in range(self.size())]
+        parts = self._parts("gather", "outputs", outputs, given, root)
         lengths = (given.numel(),) * self.size()
         return self._collective(
             "gather",
             programs.all_gather_parts,
             [given],
-            list(parts),
+            parts,
             opts,
             said=f"to {root}",
             lengths=lengths,
@@ -217,16 +200,22 @@ class TpuGroup(_ProcessGroup):
             return self._by_host("scatter", outputs, inputs, opts)
         (output,) = outputs
         root = opts.rootRank
-        if self._place == root:
-            (parts,) = inputs
-            if len(parts) != self.size() or any(p.numel() != output.numel() for p in parts):
-                raise TpuError(
-                    f"[scatter] expected {self.size()} inputs of {output.numel()} elements, got "
-                    f"{[p.numel() for p in parts]}"
-                )
-        else:
-            parts = [output.new_empty(output.shape)] * self.size()
-        return self._collective("scatter", programs.scatter, list(parts), [output], opts, root=root)
+        parts = self._parts("scatter", "inputs", inputs, output, root)
+        return self._collective("scatter", programs.scatter, parts, [output], opts, root=root)
+
+    def _parts(
+        self, name: str, side: str, lists: Sequence[_Tensors], like: torch.Tensor, root: int
+    ) -> list[torch.Tensor]:
+        """Return the root's list of tensors; elsewhere, where nobody gives one, such tensors."""
+        if self._place != root:
+            return [torch.empty_like(like) for _ in range(self.size())]
+        (parts,) = lists
+        if len(parts) != self.size() or any(p.numel() != like.numel() for p in parts):
+            raise TpuError(
+                f"[{name}] expected {self.size()} {side} of {like.numel()} elements, got "
+                f"{[p.numel() for p in parts]}"
+            )
+        return list(parts)
 
     def _reduce_scatter_base(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
