@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import bars, dispatch, memory, modes, ways
+from benchmarks import bars, collectives, dispatch, memory, modes, ways
 from benchmarks.models import CASES
 from tests.models import DEVICE
 
@@ -38,6 +38,21 @@ def test_memory_reads_from_the_warm_step_to_the_last(monkeypatch: pytest.MonkeyP
     readings = memory.train(DEVICE, steps=7, every=3)
     assert [step for step, _ in readings] == [2, 5, 7]
     assert all(size_bytes > 2**20 for _, size_bytes in readings)
+
+
+@pytest.mark.skipif(DEVICE != "tpu", reason="collectives of device tpu")
+def test_collectives_are_measured_beside_gloo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "collectives.json"
+    arguments = ["--quick", "--rounds", "1", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["collectives.py", *arguments])
+    collectives.main()
+    found = json.loads(file.read_text())
+    assert set(found) == set(collectives.OPS)
+    for sizes in found.values():
+        assert all(us > 0 for times in sizes.values() for us in times.values())
+    assert capsys.readouterr().out.count("all_to_all") == len(sizes)
 
 
 @pytest.mark.skipif(DEVICE != "tpu", reason="modes of device tpu")

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from torchtpu.distributed.work import Work, Works
 from torchtpu.eager import blame
 from torchtpu.errors import TpuError
 from torchtpu.private import torch as private
-from torchtpu.program import ArrayType
+from torchtpu.program import ArrayType, Program
 from torchtpu.storage import Buffer, Layout, buffer_of, launch_lock
 from torchtpu.tensor import factory
 
@@ -153,6 +153,8 @@ class TpuGroup(ProcessGroup):
         )
 
     def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        if not _on_device([output, given]):
+            return self._by_host("_allgather_base", output, given, opts)
         return self.allgather_into_tensor_coalesced([output], [given], opts)
 
     def allgather_into_tensor_coalesced(
@@ -220,6 +222,8 @@ class TpuGroup(ProcessGroup):
     def _reduce_scatter_base(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
     ) -> Any:
+        if not _on_device([output, given]):
+            return self._by_host("_reduce_scatter_base", output, given, opts)
         return self.reduce_scatter_tensor_coalesced([output], [given], opts)
 
     def reduce_scatter_tensor_coalesced(
@@ -322,8 +326,7 @@ class TpuGroup(ProcessGroup):
     ) -> Any:
         """Exchange parts; all lengths are known when everybody has said what it sends."""
         form = struct.Struct(f"@{2 * self.size()}q")
-        values, types = _values(inputs)
-        dtype = inputs[0].dtype
+        held, dtype = _inputs(inputs), inputs[0].dtype
         shapes = tuple(tuple(t.shape) for t in outputs)
 
         def launch(said: Sequence[Said]) -> list[Any]:
@@ -332,9 +335,9 @@ class TpuGroup(ProcessGroup):
             self._check_parts(name, table, [row[self.size() :] for row in lengths])
             static = {"splits": table, "shapes": shapes, "place": self._place}
             program = programs.together(
-                name, programs.all_to_all, types, len(outputs), self._ranks, **static
+                name, programs.all_to_all, held.types, len(outputs), self._ranks, **static
             )
-            results = executor.current().executable(program).run(values)
+            results = held.run(program)
             _keep(outputs, results)
             return results
 
@@ -389,15 +392,15 @@ class TpuGroup(ProcessGroup):
         self, name: str, tensors: _Tensors, channels: list[tuple[int, int]], side: int, tag: int
     ) -> Any:
         (tensor,) = tensors
-        values, types = _values([tensor])
+        held = _inputs([tensor])
         shapes = (tuple(tensor.shape),)
         pairs = tuple((self._ranks[a], self._ranks[b]) for a, b in channels)
 
         def launch(index: int, _said: Sequence[Said]) -> list[Any]:
             program = programs.together(
-                "message", programs.message, types, 1, pairs[index], shapes=shapes
+                "message", programs.message, held.types, 1, pairs[index], shapes=shapes
             )
-            results = executor.current().executable(program).run(values)
+            results = held.run(program)
             if side:
                 work.source = channels[index][0]
                 _keep(tensors, results)
@@ -434,14 +437,14 @@ class TpuGroup(ProcessGroup):
     ) -> Any:
         """Run `fn` of programs.py on the inputs' values; its results become the outputs'."""
         _on_device([*inputs, *outputs])
-        values, types = _values(inputs)
+        held = _inputs(inputs)
         shapes = tuple(tuple(t.shape) for t in outputs)
         program = programs.together(
-            name, fn, types, len(outputs), self._ranks, shapes=shapes, **static
+            name, fn, held.types, len(outputs), self._ranks, shapes=shapes, **static
         )
 
         def launch(_said: Sequence[Said]) -> list[Any]:
-            results: list[Any] = executor.current().executable(program).run(values)
+            results = held.run(program)
             _keep(outputs, results)
             if finish is not None:
                 finish()
@@ -503,13 +506,16 @@ class TpuGroup(ProcessGroup):
             )
 
     def _by_host(self, name: str, *arguments: Any) -> Any:
-        """Run a collective of CPU tensors over torch's gloo."""
+        """Run a collective of CPU tensors over torch's gloo, in a group of the same members."""
         if self._host is None:
             store = dist.distributed_c10d.PrefixStore("host", self._store)
             limit = timedelta(seconds=self._timeout_s)
-            self._host = private.gloo(store, self.rank(), self.size(), timeout=limit)
-        given = [a for a in arguments if a is not None]
-        return getattr(self._host, name)(*given)
+            gloo = private.gloo(store, self.rank(), self.size(), timeout=limit)
+            made: Any = dist.ProcessGroup(store, self.rank(), self.size())
+            made._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+            made._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+            self._host = made
+        return getattr(self._host, name)(*(a for a in arguments if a is not None))
 
 
 def serve_monitored_barrier() -> None:
@@ -585,22 +591,40 @@ def _is_whole(tensor: torch.Tensor, buffer: Buffer) -> bool:
     )
 
 
-def _values(tensors: _Tensors) -> tuple[list[Any], list[ArrayType]]:
-    """Return the tensors' values as they are now, and their types."""
-    values, types = [], []
+class _Inputs(NamedTuple):
+    """Values of tensors as they were when a collective was asked for, and their types."""
+
+    values: list[Any]
+    types: list[ArrayType]
+    held: list[tuple[Buffer, Any]]  # buffers whose array nobody may take over until then
+
+    def run(self, program: Program) -> list[Any]:
+        """Launch a program on the values; whatever comes after may take over their memory."""
+        results: list[Any] = executor.current().executable(program).run(self.values)
+        with launch_lock:
+            for buffer, array in self.held:
+                if buffer.array is array:
+                    buffer.shared = False
+        return results
+
+
+def _inputs(tensors: _Tensors) -> _Inputs:
+    made = _Inputs([], [], [])
     with launch_lock:
         for given in tensors:
             tensor = given.detach()
             buffer = buffer_of(tensor.untyped_storage())
             if not _is_whole(tensor, buffer) or buffer.layout.dtype != tensor.dtype:
-                tensor = (
-                    tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-                )
+                tensor = tensor.resolve_conj().resolve_neg()
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
                 buffer = buffer_of(tensor.untyped_storage())
-            values.append(buffer.value())
-            types.append(buffer.layout.type)
-            buffer.shared = True  # whatever overwrites it meanwhile leaves the array alone
-    return values, types
+            array = buffer.value()
+            made.values.append(array)
+            made.types.append(buffer.layout.type)
+            if not buffer.shared:
+                made.held.append((buffer, array))
+                buffer.shared = True
+    return made
 
 
 def _keep(tensors: _Tensors, results: Sequence[Any]) -> None:

@@ -1,0 +1,133 @@
+"""Time of collectives on device tpu beside torch's gloo on CPU tensors, between the same processes.
+
+python benchmarks/collectives.py --processes 2 --json collectives.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+SIZES = tuple(1 << n for n in (10, 14, 18, 20, 22, 24, 26))  # bytes of the larger side
+DEVICES = ("tpu", "cpu")
+_BLOCK_S = 0.3  # of one device, before the other has its turn
+SMALL_BAR, LARGE_BAR, LARGE_BYTES = 1.5, 0.8, 1 << 20  # times gloo's time; times its bandwidth
+
+
+def call(op: str, elements: int, device: str) -> Callable[[], None]:
+    """Return a collective whose larger side has so many float32 elements."""
+    size = dist.get_world_size()
+    whole = torch.ones(elements, device=device)
+    if op == "all_reduce":
+        return lambda: dist.all_reduce(whole, dist.ReduceOp.MAX)
+    if op == "all_to_all":
+        other = torch.empty_like(whole)
+        return lambda: dist.all_to_all_single(other, whole)
+    part = torch.ones(elements // size, device=device)
+    if op == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, part)
+    return lambda: dist.reduce_scatter_tensor(part, whole)
+
+
+def measure(op: str, nbytes: int, rounds: int, block_s: float) -> dict[str, float]:
+    """Return the median microseconds of a call on each device; they take turns."""
+    calls = {device: call(op, nbytes // 4, device) for device in DEVICES}
+    counts = {device: _count(run, block_s) for device, run in calls.items()}
+    times: dict[str, list[float]] = {device: [] for device in DEVICES}
+    for _ in range(rounds):
+        for device, run in calls.items():
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(counts[device]):
+                run()
+            times[device].append(1e6 * (time.perf_counter() - start) / counts[device])
+    return {device: statistics.median(found) for device, found in times.items()}
+
+
+def _count(run: Callable[[], None], block_s: float) -> int:
+    """Return how often a call fits a block, the same in every process."""
+    run()
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(3):
+        run()
+    count = torch.tensor(max(1, int(3 * block_s / (time.perf_counter() - start))))
+    dist.broadcast(count, 0)
+    return int(count)
+
+
+def serve(rounds: int, file: Path, *, quick: bool) -> None:
+    """Measure everything as one of the processes; the first writes the file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("tpu_dist")
+    sizes, block_s = (SIZES[:2], 0.02) if quick else (SIZES, _BLOCK_S)
+    found = {
+        op: {str(nbytes): measure(op, nbytes, rounds, block_s) for nbytes in sizes} for op in OPS
+    }
+    if dist.get_rank() == 0:
+        file.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return a line per op and size: times, and gloo's time over ours (of bandwidths the same)."""
+    lines = [f"{'op':15} {'bytes':>9} {'tpu us':>9} {'gloo us':>9} {'gloo/tpu':>9}  bar"]
+    for op, sizes in found.items():
+        for size, us in sizes.items():
+            ratio, nbytes = us["cpu"] / us["tpu"], int(size)
+            needed = LARGE_BAR if nbytes >= LARGE_BYTES else 1 / SMALL_BAR
+            verdict = "PASS" if ratio >= needed else "FAIL"
+            lines.append(
+                f"{op:15} {nbytes:9} {us['tpu']:9.0f} {us['cpu']:9.0f} {ratio:9.2f}  {verdict}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Start the processes, wait for them, print what the first has measured."""
+    parser = argparse.ArgumentParser(description="Collectives beside torch's gloo.")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="two sizes, short blocks")
+    parser.add_argument("--json", type=Path, default=Path("collectives.json"))
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        serve(options.rounds, options.json, quick=options.quick)
+        return
+    print(f"{platform.platform()}, {os.cpu_count()} cores, torch {torch.__version__}")
+    print(shlex.join(sys.argv))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    common["WORLD_SIZE"] = str(options.processes)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:]],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(options.processes)
+    ]
+    codes = [process.wait() for process in ranks]
+    if any(codes):
+        sys.exit("a process failed")
+    print(table(json.loads(options.json.read_text())))
+
+
+if __name__ == "__main__":
+    main()
