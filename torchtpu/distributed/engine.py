@@ -79,6 +79,9 @@ class Engine:
                 self._progress()
             except Stuck:
                 self._give_up(call)
+            except CollectiveTimeout:
+                self._pending.remove(call)
+                raise
         if not call.work.is_launched():
             self._wake.set()
         return call.work
@@ -140,7 +143,8 @@ class Engine:
     def _launch(self, call: Call, said: list[Said]) -> None:
         assert call.chosen is not None
         ranks = call.ranks[call.chosen]
-        self.board.done(call.key, len(ranks))
+        with suppress(Stuck):  # then nobody needs its place any more
+            self.board.done(call.key, len(ranks))
         if any(s.signature != call.said.signature for s in said):
             error = CollectiveError(
                 f"[{call.name}] expected the same collective on all ranks, got\n"
@@ -164,19 +168,19 @@ class Engine:
         end = min(call.asked_s + call.timeout_s, start + (timeout_s or call.timeout_s))
         looked = start
         while not work.is_launched():
+            now = time.monotonic()
             if self._lock.acquire(timeout=_LOOK_S):
                 try:
                     self._progress()
+                    if now - looked > _LOOK_S and not work.is_launched():
+                        looked = now
+                        self._look(call, end - start if now > end else None)
                 except Stuck:
                     self._give_up(call)
                 finally:
                     self._lock.release()
             if work.is_launched():
                 break
-            now = time.monotonic()
-            if now - looked > _LOOK_S:
-                looked = now
-                self._look(call, end - start if now > end else None)
             if now - start < _SPIN_S:
                 os.sched_yield()
             else:
@@ -231,29 +235,28 @@ class Engine:
 
     def _look(self, call: Call, waited_s: float | None) -> None:
         """Give a call up whose members are gone, or that was waited for for so long in vain."""
-        with self._lock:
-            if call.work.is_launched():
-                return
-            index = call.chosen
-            missing, text = self._missing(call)
-            dead = [rank for rank in missing if not self.board.is_alive(rank)]
-            if index is None and len(dead) < len(missing):
-                dead = []  # from anybody who is left
-            if not dead and waited_s is None:
-                return
-            here = f"rank {', '.join(map(str, dead or missing))}"
-            why = f"{here} is gone" if dead else f"{here} did not come in {waited_s:.3g} s"
-            if index is not None:
-                members = len(call.ranks[index])
-                said = f"gave up, as {why}: {call.said.call}"
-                if not self.board.withdraw(call.key, call.place, members, said):
-                    return  # everybody has come by now
-            self._pending.remove(call)
-            kind = CollectiveError if dead else CollectiveTimeout
-            call.work.finish(None, kind(f"[{call.name}] {why}; who came:\n{text}"))
+        index = call.chosen
+        missing, text = self._missing(call)
+        dead = [rank for rank in missing if not self.board.is_alive(rank)]
+        if index is None and len(dead) < len(missing):
+            dead = []  # from anybody who is left
+        if not dead and waited_s is None:
+            return
+        here = f"rank {', '.join(map(str, dead or missing))}"
+        why = f"{here} is gone" if dead else f"{here} did not come in {waited_s:.3g} s"
+        if index is not None:
+            members = len(call.ranks[index])
+            said = f"gave up, as {why}: {call.said.call}"
+            if not self.board.withdraw(call.key, call.place, members, said):
+                return  # everybody has come by now
+        self._pending.remove(call)
+        kind = CollectiveError if dead else CollectiveTimeout
+        call.work.finish(None, kind(f"[{call.name}] {why}; who came:\n{text}"))
 
     def _give_up(self, call: Call) -> None:
         """A process that has stopped holds the board: nobody gets any further."""
+        if call not in self._pending:
+            return
         self._pending.remove(call)
         text = f"[{call.name}] another rank stands still while it says what it calls"
         call.work.finish(None, CollectiveTimeout(text))
