@@ -42,9 +42,9 @@ def test_independent_programs_compile_at_the_same_time(
     both = threading.Barrier(2, timeout=60)  # nobody passes alone
     compile_ = own.target.compile
 
-    def meet(module: Any, outputs: Any) -> Any:
+    def meet(module: Any, outputs: Any, *ranks: Any) -> Any:
         both.wait()
-        return compile_(module, outputs)
+        return compile_(module, outputs, *ranks)
 
     monkeypatch.setattr(own.target, "compile", meet)
     first, second, again = own.compile_many([_program(1), _program(2), _program(1)])
@@ -60,10 +60,10 @@ def test_a_request_waits_for_what_compiles_already(
 ) -> None:
     compile_, begun, go = own.target.compile, threading.Event(), threading.Event()
 
-    def slow(module: Any, outputs: Any) -> Any:
+    def slow(module: Any, outputs: Any, *ranks: Any) -> Any:
         begun.set()
         assert go.wait(60)
-        return compile_(module, outputs)
+        return compile_(module, outputs, *ranks)
 
     monkeypatch.setattr(own.target, "compile", slow)
     job = own.start(_program(1))

@@ -28,12 +28,12 @@ class Gate:
         self._compile = compile_
         self._open = threading.Event()
 
-    def __call__(self, module: Any, outputs: Any) -> Any:
+    def __call__(self, module: Any, outputs: Any, *ranks: Any) -> Any:
         if threading.current_thread().name == "torchtpu-compile":
             assert self._open.wait(60)
         if self.fails(str(module)):
             raise ValueError("the compiler broke")
-        return self._compile(module, outputs)
+        return self._compile(module, outputs, *ranks)
 
     def open(self) -> None:
         self._open.set()
