@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchtpu.distributed.base import ProcessGroup
+from torchtpu.distributed.base import NamedGroup
 from torchtpu.distributed.reductions import Reduction
 from torchtpu.eager.collectives import launch
 from torchtpu.private import torch as private
@@ -20,24 +20,12 @@ from torchtpu.storage import buffer_of
 _Tensors = Sequence[torch.Tensor]
 
 
-class FakeWorld(ProcessGroup):
+class FakeWorld(NamedGroup):
     """The group `ranks` (global numbers) of a world of `world` devices, seen by one of them."""
 
     def __init__(self, rank: int, ranks: Sequence[int], world: int, name: str) -> None:
-        super().__init__(rank, len(ranks))
-        self._name = name
+        super().__init__(rank, len(ranks), name)
         self._group = (list(ranks), world)
-
-    def getBackendName(self) -> str:  # torch's name
-        """Return the name of the backend."""
-        return "tpu_dist"
-
-    @property
-    def group_name(self) -> str:
-        """The name by which torch finds the group."""
-        return self._name
-
-    pg_name = group_name
 
     # All members --------------------------------------------------------------------------------
 

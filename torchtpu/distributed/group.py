@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from torchtpu import executor, views
 from torchtpu.distributed import meeting, programs
-from torchtpu.distributed.base import ProcessGroup
+from torchtpu.distributed.base import NamedGroup
 from torchtpu.distributed.board import Said
 from torchtpu.distributed.engine import Call, CollectiveError, Engine
 from torchtpu.distributed.reductions import Reduction
@@ -30,7 +30,7 @@ _Tensors = Sequence[torch.Tensor]
 _Shapes = tuple[tuple[int, ...], ...]
 
 
-class TpuGroup(ProcessGroup):
+class TpuGroup(NamedGroup):
     """The processes `ranks` (global numbers, in the group's order) and what they do together."""
 
     def __init__(
@@ -42,28 +42,16 @@ class TpuGroup(ProcessGroup):
         store: Any,
         timeout: timedelta,
     ) -> None:
-        super().__init__(rank, len(ranks))
+        super().__init__(rank, len(ranks), name)
         self._engine = engine
         self._place = rank
         self._ranks = tuple(ranks)
-        self._name = name
         self._store = store
         self._timeout_s = timeout.total_seconds()
         self._channel = _channel(f"{name} {self._ranks}")
         self._is_world = not dist.is_initialized()
         self._host: Any = None  # torch's gloo, for tensors on the CPU
         self._batch: list[Work] | None = None  # what is asked for between two marks
-
-    def getBackendName(self) -> str:  # torch's name
-        """Return the name of the backend."""
-        return "tpu_dist"
-
-    @property
-    def group_name(self) -> str:
-        """The name by which torch finds the group."""
-        return self._name
-
-    pg_name = group_name
 
     def shutdown(self) -> None:
         """Leave the group; the last to go leaves the world."""

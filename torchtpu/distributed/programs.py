@@ -147,7 +147,7 @@ def _moved(array: Array, exchange: Callable[[Array], Array]) -> Array:
         return array
     if np.issubdtype(dtype, np.complexfloating):
         both = jnp.stack([array.real, array.imag], axis=-1)
-        made = _moved(both.reshape(-1), lambda b: exchange(b))
+        made = _moved(both.reshape(-1), exchange)
         parts = made.reshape(-1, 2)
         return jax.lax.complex(parts[:, 0], parts[:, 1])
     if dtype == np.bool_:
