@@ -21,6 +21,7 @@ from torchtpu.targets.base import (
 from torchtpu.targets.world import World
 
 __all__ = [
+    "EXCHANGING",
     "PLATFORMS",
     "CompileReport",
     "DeviceInfo",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 PLATFORMS = ("tpu", "cpu")  # for which programs can be lowered without their devices
+EXCHANGING = ("cpu",)  # on which collectives are fastest as messages (lowerings/exchanges.py)
 _NOT_TARGETS = frozenset(
     {
         "__main__",

@@ -99,7 +99,7 @@ class Buffer:
         self.layout = layout
         self.array = array
         self.natural: object = None
-        self.shared = False  # the array is held by another buffer too: never donate it
+        self.shared: object = False  # true: somebody else holds the array too: never donate it
         self.freed = ""  # why the memory is gone, where it is
         self._account = account = executor.current().target.memory
         used = account.in_use_bytes + layout.nbytes

@@ -1,7 +1,8 @@
 """Where the processes of a world say what they are about to do together, before any of them does.
 
-A record per collective: each member says there what it calls, and the last to come numbers it, so
-that all launch in one order. Programs that wait for each other in different orders never end.
+A record per collective: each member leaves the signature of what it calls, and the last to come
+numbers the record, so that all launch in one order (programs that wait for each other in different
+orders never end). Words for people are added when somebody has to be told.
 """
 
 from __future__ import annotations
@@ -15,24 +16,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+Ended = list[tuple[int, int]]  # records that a process needs no more, and their members
 GAVE_UP = (1 << 64) - 1  # the signature of whoever waits no more
 _RECORDS = 256  # collectives that a world has under way at once
 _TEXT_BYTES = 240
-_HEAD = struct.Struct("@QII")  # when complete, its number, counted from 1; members here; gone again
-_SAID = struct.Struct("@QHH")  # signature, lengths of call and payload
 _COUNT = struct.Struct("@Q")
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a member calls: a signature that all must share, words for people, and its own sizes."""
-
-    signature: int
-    call: str
-    payload: bytes = b""
+_LENGTHS = struct.Struct("@HH")  # of payload and text
 
 
 class Stuck(Exception):
@@ -44,25 +35,40 @@ class Full(Exception):
 
 
 class Board(Protocol):
-    """What members say of collectives, by key (never 0, never used twice)."""
+    """What members say of collectives, by key (never 0, never used twice).
 
-    def post(self, key: int, place: int, members: int, said: Said) -> None:
-        """Say as member `place` of `members` what this process calls; Full: try again later."""
+    A record is handled by what `post` returns until this process has ended it.
+    """
 
-    def read(self, key: int, members: int) -> tuple[int, list[Said]] | None:
-        """Return a record's number and what all have said; None while somebody is missing."""
+    def post(
+        self, key: int, place: int, members: int, signature: int, payload: bytes, ended: Ended
+    ) -> int:
+        """Say as member `place` of `members` what this process calls; return the record's handle.
 
-    def present(self, key: int, members: int) -> list[Said | None]:
-        """Return what has been said so far."""
+        payload: sizes of this member's own, at most 16 bytes per process of the world. ended is
+        emptied. Raises Full: try again later.
+        """
 
-    def withdraw(self, key: int, place: int, members: int, why: str) -> bool:
+    def read(self, record: int, members: int) -> tuple[int, Sequence[int]] | None:
+        """Return a record's number and all signatures; None while somebody is missing."""
+
+    def payloads(self, record: int, members: int) -> list[bytes]:
+        """Return the payloads of a complete record."""
+
+    def explain(self, record: int, place: int, text: str) -> None:
+        """Say in words what this process calls."""
+
+    def texts(self, record: int, members: int) -> list[str | None]:
+        """Return what members have said in words: None: not here; empty: no words so far."""
+
+    def is_begun(self, key: int, place: int) -> bool:
+        """Tell whether member `place` has come to the record `key`."""
+
+    def withdraw(self, record: int, place: int, members: int, why: str) -> bool:
         """Take back what this process said, so that whoever comes later learns why.
 
         False where everybody is there by now: then it holds.
         """
-
-    def done(self, key: int, members: int) -> None:
-        """Forget a record: this process has read it."""
 
     def is_alive(self, rank: int) -> bool:
         """Tell whether the process of a rank still runs."""
@@ -72,7 +78,11 @@ class Board(Protocol):
 
 
 class SharedBoard:
-    """A board in memory that the processes of one machine share."""
+    """A board in memory that the processes of one machine share.
+
+    Behind the last number given and the keys stand the records: number, members here and gone
+    again, the members' signatures, and an area for payload and text of each.
+    """
 
     def __init__(
         self, rank: int, size: int, path: str | None = None, patience_s: float = 60.0
@@ -82,9 +92,13 @@ class SharedBoard:
         patience_s: how long another may hold the lock, which takes microseconds unless it stops.
         """
         self._patience_s = patience_s
-        self._area = _SAID.size + _TEXT_BYTES + 16 * size  # of a member in a record
-        self._record = _HEAD.size + size * self._area
-        self._records_at = _COUNT.size * (1 + _RECORDS)  # behind the last number, and the keys
+        self._heads = [struct.Struct(f"@QII{n}Q") for n in range(size + 1)]
+        self._texts_at = _LENGTHS.size + 4 + 16 * size  # in an area, behind the payload
+        self._area = self._texts_at + _TEXT_BYTES
+        self._record = self._heads[size].size + size * self._area
+        self._areas_at = self._heads[size].size
+        self._records_at = _COUNT.size * (1 + _RECORDS)
+        self._empty = bytes(self._record)
         nbytes = self._records_at + _RECORDS * self._record
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
         if path is None:
@@ -134,78 +148,94 @@ class SharedBoard:
                 return self._records_at + (at // _COUNT.size - 1) * self._record
             at += 1
 
-    def post(self, key: int, place: int, members: int, said: Said) -> None:
+    def post(
+        self, key: int, place: int, members: int, signature: int, payload: bytes, ended: Ended
+    ) -> int:
+        memory, head = self._memory, self._heads[0]
         with self._locked():
-            at = self._find(key) or self._add(key)
-            self._write(at, place, said)
-            number, here, gone = _HEAD.unpack_from(self._memory, at)
+            while ended:
+                self._leave(*ended.pop())
+            at = self._find(key) or self._add(key, members)
+            _COUNT.pack_into(memory, at + head.size + _COUNT.size * place, signature)
+            if payload:
+                area = self._area_at(at, place)
+                _LENGTHS.pack_into(memory, area, len(payload), 0)
+                memory[area + _LENGTHS.size : area + _LENGTHS.size + len(payload)] = payload
+            number, here, gone = head.unpack_from(memory, at)
             if here + 1 == members:
-                (number,) = _COUNT.unpack_from(self._memory, 0)
-                number += 1
-                _COUNT.pack_into(self._memory, 0, number)
-            _HEAD.pack_into(self._memory, at, number, here + 1, gone)
+                number = _COUNT.unpack_from(memory, 0)[0] + 1
+                _COUNT.pack_into(memory, 0, number)
+            head.pack_into(memory, at, number, here + 1, gone)
+        return at
 
-    def _add(self, key: int) -> int:
+    def _add(self, key: int, members: int) -> int:
         at = self._find(0)
         if not at:
             raise Full
-        self._memory[at : at + self._record] = bytes(self._record)
+        used = self._areas_at + members * self._area
+        self._memory[at : at + used] = self._empty[:used]
         slot = (at - self._records_at) // self._record
         _COUNT.pack_into(self._memory, _COUNT.size * (1 + slot), key)
         return at
 
-    def read(self, key: int, members: int) -> tuple[int, list[Said]] | None:
-        at = self._find(key)
-        if not at:
-            return None
-        (number,) = _COUNT.unpack_from(self._memory, at)
-        return (number, [self._said(at, place) for place in range(members)]) if number else None
-
-    def _said(self, at: int, place: int) -> Said:
-        area = at + _HEAD.size + place * self._area
-        signature, length, extra = _SAID.unpack_from(self._memory, area)
-        start, end = area + _SAID.size, area + _SAID.size + length
-        call = self._memory[start:end].decode(errors="replace")
-        return Said(signature, call, self._memory[end : end + extra])
-
-    def present(self, key: int, members: int) -> list[Said | None]:
-        at = self._find(key)
-        if not at:
-            return [None] * members
-        found = (self._said(at, place) for place in range(members))
-        return [said if said.call else None for said in found]
-
-    def withdraw(self, key: int, place: int, members: int, why: str) -> bool:
-        with self._locked():
-            at = self._find(key)
-            if not at or _COUNT.unpack_from(self._memory, at)[0]:
-                return False
-            self._write(at, place, Said(GAVE_UP, why))
-            _, here, gone = _HEAD.unpack_from(self._memory, at)
-            self._leave(at, members, here, gone + 1)
-            return True
-
-    def _write(self, at: int, place: int, said: Said) -> None:
-        text = said.call.encode()[:_TEXT_BYTES]
-        area = at + _HEAD.size + place * self._area
-        _SAID.pack_into(self._memory, area, said.signature, len(text), len(said.payload))
-        start = area + _SAID.size
-        self._memory[start : start + len(text) + len(said.payload)] = text + said.payload
-
-    def _leave(self, at: int, members: int, here: int, gone: int) -> None:
-        (number,) = _COUNT.unpack_from(self._memory, at)
-        _HEAD.pack_into(self._memory, at, number, here, gone)
-        if gone == members:
+    def _leave(self, at: int, members: int) -> None:
+        """One more has read a record; behind the last, it is free."""
+        number, here, gone = self._heads[0].unpack_from(self._memory, at)
+        self._heads[0].pack_into(self._memory, at, number, here, gone + 1)
+        if gone + 1 == members:
             slot = (at - self._records_at) // self._record
             _COUNT.pack_into(self._memory, _COUNT.size * (1 + slot), 0)
 
-    def done(self, key: int, members: int) -> None:
+    def _area_at(self, at: int, place: int) -> int:
+        return at + self._areas_at + place * self._area
+
+    def read(self, record: int, members: int) -> tuple[int, Sequence[int]] | None:
+        if not _COUNT.unpack_from(self._memory, record)[0]:
+            return None
+        number, _, _, *signatures = self._heads[members].unpack_from(self._memory, record)
+        return number, signatures
+
+    def payloads(self, record: int, members: int) -> list[bytes]:
+        found = []
+        for place in range(members):
+            area = self._area_at(record, place)
+            start = area + _LENGTHS.size
+            found.append(self._memory[start : start + _LENGTHS.unpack_from(self._memory, area)[0]])
+        return found
+
+    def explain(self, record: int, place: int, text: str) -> None:
+        area, said = self._area_at(record, place), text.encode()[:_TEXT_BYTES]
+        start = area + self._texts_at
+        self._memory[start : start + len(said)] = said
+        (length, _) = _LENGTHS.unpack_from(self._memory, area)
+        _LENGTHS.pack_into(self._memory, area, length, len(said))
+
+    def texts(self, record: int, members: int) -> list[str | None]:
+        _, _, _, *signatures = self._heads[members].unpack_from(self._memory, record)
+        return [self._text(record, n) if s else None for n, s in enumerate(signatures)]
+
+    def _text(self, at: int, place: int) -> str:
+        area = self._area_at(at, place)
+        start = area + self._texts_at
+        length = _LENGTHS.unpack_from(self._memory, area)[1]
+        return self._memory[start : start + length].decode(errors="replace")
+
+    def is_begun(self, key: int, place: int) -> bool:
+        at = self._find(key)
+        if not at:
+            return False
+        signature = at + self._heads[0].size + _COUNT.size * place
+        return bool(_COUNT.unpack_from(self._memory, signature)[0])
+
+    def withdraw(self, record: int, place: int, members: int, why: str) -> bool:
+        del members
         with self._locked():
-            at = self._find(key)
-            if not at:
-                return
-            _, here, gone = _HEAD.unpack_from(self._memory, at)
-            self._leave(at, members, here, gone + 1)
+            if _COUNT.unpack_from(self._memory, record)[0]:
+                return False
+            self.explain(record, place, why)
+            signature = record + self._heads[0].size + _COUNT.size * place
+            _COUNT.pack_into(self._memory, signature, GAVE_UP)
+            return True
 
     def is_alive(self, rank: int) -> bool:
         if rank == self._rank:
@@ -220,6 +250,9 @@ class SharedBoard:
     def close(self) -> None:
         self.unlink()
         os.close(self._fd)
+
+
+_COMPLETE, _GIVEN_UP = b"complete", b"given up"  # states of a record, whichever comes first
 
 
 class StoreBoard:
@@ -242,43 +275,75 @@ class StoreBoard:
             with suppress(Exception), self._lock:
                 self._store.set(f"beat/{rank}", str(count))
 
-    def post(self, key: int, place: int, members: int, said: Said) -> None:
-        text = said.call.encode()
-        packed = _SAID.pack(said.signature, len(text), len(said.payload)) + text + said.payload
+    def post(
+        self, key: int, place: int, members: int, signature: int, payload: bytes, ended: Ended
+    ) -> int:
         with self._lock:
-            self._store.set(f"{key}/{place}", packed)
+            while ended:
+                self._leave(*ended.pop())
+            self._store.set(f"{key}/{place}", _COUNT.pack(signature) + payload)
             if self._store.add(f"{key}/here", 1) == members:
-                number = self._store.add("numbers", 1)
-                self._store.set(f"{key}/number", str(number))
+                self._become(key, _COMPLETE)
+                self._store.set(f"{key}/number", str(self._store.add("numbers", 1)))
+        return key
 
-    def read(self, key: int, members: int) -> tuple[int, list[Said]] | None:
+    def _leave(self, key: int, members: int) -> None:
+        if self._store.add(f"{key}/gone", 1) == members:
+            places = [str(place) for place in range(members)]
+            for name in [
+                *places,
+                *(f"{p}/text" for p in places),
+                "here",
+                "number",
+                "state",
+                "gone",
+            ]:
+                self._store.delete_key(f"{key}/{name}")
+
+    def read(self, record: int, members: int) -> tuple[int, Sequence[int]] | None:
         with self._lock:
-            if not self._store.check([f"{key}/number"]):
+            if not self._store.check([f"{record}/number"]):
                 return None
-            number = int(self._store.get(f"{key}/number"))
-            said = [self._store.get(f"{key}/{place}") for place in range(members)]
-        return number, [_unpacked(s) for s in said]
+            number = int(self._store.get(f"{record}/number"))
+            said = [self._store.get(f"{record}/{place}") for place in range(members)]
+            gave_up = [] if self._become(record, _COMPLETE) == _COMPLETE else [GAVE_UP]
+        return number, [_COUNT.unpack_from(s)[0] for s in said] + gave_up
 
-    def present(self, key: int, members: int) -> list[Said | None]:
-        with self._lock:
-            there = [self._store.check([f"{key}/{place}"]) for place in range(members)]
-            said = [self._store.get(f"{key}/{n}") if is_ else None for n, is_ in enumerate(there)]
-        return [None if s is None else _unpacked(s) for s in said]
+    def _become(self, record: int, state: bytes) -> bytes:
+        """Take on a state if the record has none yet; return the one that it has."""
+        found: bytes = self._store.compare_set(f"{record}/state", "", state.decode())
+        return found
 
-    def withdraw(self, key: int, place: int, members: int, why: str) -> bool:
-        text = why.encode()
+    def payloads(self, record: int, members: int) -> list[bytes]:
         with self._lock:
-            if self._store.add(f"{key}/here", 0) == members:
-                return False
-            self._store.set(f"{key}/{place}", _SAID.pack(GAVE_UP, len(text), 0) + text)
-            return True
+            said = [self._store.get(f"{record}/{place}") for place in range(members)]
+        return [s[_COUNT.size :] for s in said]
 
-    def done(self, key: int, members: int) -> None:
+    def explain(self, record: int, place: int, text: str) -> None:
         with self._lock:
-            if self._store.add(f"{key}/gone", 1) == members:
-                names = [*map(str, range(members)), "here", "number", "gone"]
-                for name in names:
-                    self._store.delete_key(f"{key}/{name}")
+            self._store.set(f"{record}/{place}/text", text[:_TEXT_BYTES])
+
+    def texts(self, record: int, members: int) -> list[str | None]:
+        with self._lock:
+            return [
+                self._found(f"{record}/{place}/text") or ""
+                if self._store.check([f"{record}/{place}"])
+                else None
+                for place in range(members)
+            ]
+
+    def _found(self, key: str) -> str:
+        return self._store.get(key).decode() if self._store.check([key]) else ""
+
+    def is_begun(self, key: int, place: int) -> bool:
+        with self._lock:
+            return bool(self._store.check([f"{key}/{place}"]))
+
+    def withdraw(self, record: int, place: int, members: int, why: str) -> bool:
+        del members
+        self.explain(record, place, why)
+        with self._lock:
+            return self._become(record, _GIVEN_UP) == _GIVEN_UP
 
     def is_alive(self, rank: int) -> bool:
         with self._lock:
@@ -296,18 +361,12 @@ class StoreBoard:
         self._beating.join()
 
 
-def _unpacked(packed: bytes) -> Said:
-    signature, length, extra = _SAID.unpack_from(packed, 0)
-    text, rest = packed[_SAID.size : _SAID.size + length], packed[_SAID.size + length :]
-    return Said(signature, text.decode(errors="replace"), rest[:extra])
-
-
-def differences(said: Sequence[Said], ranks: Sequence[int]) -> str:
+def differences(texts: Sequence[str], ranks: Sequence[int]) -> str:
     """Say who calls what, the members that call the same in one line."""
     lines: dict[str, list[int]] = {}
-    for rank, one in zip(ranks, said, strict=True):
-        lines.setdefault(one.call, []).append(rank)
+    for rank, text in zip(ranks, texts, strict=True):
+        lines.setdefault(text, []).append(rank)
     return "\n".join(
-        f"  rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {call}"
-        for call, who in lines.items()
+        f"  rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {text}"
+        for text, who in lines.items()
     )

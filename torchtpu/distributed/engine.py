@@ -11,16 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtpu.distributed.board import Board, Full, Said, Stuck, differences
+from torchtpu.distributed.board import Board, Ended, Full, Stuck, differences
 from torchtpu.distributed.work import Work
+from torchtpu.eager import blame
 from torchtpu.errors import TpuError
 
 _SPIN_S = 2e-3  # a member that is about to come is waited for without sleep
 _NAP_S = 2e-4
-_LOOK_S = 0.05  # between looks at who is still alive
-_BACKGROUND_S = 1e-3
-_IDLE_S = 0.5
-_GRACE_S = 5.0  # for a program to fail when its connections are closed
+_LOOK_S = 0.05  # between looks at who is still alive; after it, a call is put into words
+_BACKGROUND_S = 2e-3
+_IDLE_S = 0.5  # without a call, the thread in the background sleeps until it is woken
+_GRACE_S = 5.0  # for a program to fail when its connections are closed, for a rank to find words
 
 
 class CollectiveError(TpuError):
@@ -31,7 +32,7 @@ class CollectiveTimeout(CollectiveError):
     """A member did not come in time."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Call:
     """A collective that this process has asked for and not launched yet."""
 
@@ -39,14 +40,22 @@ class Call:
     channels: tuple[int, ...]  # each numbers its calls; several where the first sender will do
     ranks: tuple[tuple[int, ...], ...]  # the members, for each channel
     place: int  # of this process among them; for a message: 0 sends, 1 receives
-    said: Said
-    launch: Callable[[int, Sequence[Said]], list[Any]]
+    signature: int  # that all must share
+    words: str  # for people
+    launch: Callable[[int, Sequence[bytes]], list[Any]]  # of the channel and the payloads
     work: Work
     timeout_s: float
+    payload: bytes = b""  # sizes of this member's own
+    line: blame.Place | None = None  # of the user's program
     asked_s: float = field(default_factory=time.monotonic)
     chosen: int | None = None  # of the channels
-    key: int = 0  # of the record, when chosen
+    record: int = 0  # on the board, when chosen
+    is_explained: bool = False
     is_late: bool = False  # it ran for longer than its time
+
+    def text(self) -> str:
+        """Say what is called, and where."""
+        return self.words + (f" at {blame.shown(self.line)}" if self.line else "")
 
 
 class Engine:
@@ -58,6 +67,7 @@ class Engine:
         self._abort = abort
         self._lock = threading.RLock()
         self._pending: list[Call] = []
+        self._ended: Ended = []
         self._counts: Counter[int] = Counter()  # calls so far, by channel
         self._running: list[tuple[Call, float]] = []
         self._broken: dict[tuple[int, ...], str] = {}  # groups whose connections are lost
@@ -69,8 +79,8 @@ class Engine:
     def submit(self, call: Call) -> Work:
         """Say what this process calls, and launch it if everybody is there."""
         with self._lock:
-            lost = self._broken.get(call.ranks[0])
-            if lost:
+            if self._broken and call.ranks[0] in self._broken:
+                lost = self._broken[call.ranks[0]]
                 raise CollectiveError(f"[{call.name}] this group failed before: {lost}")
             self._pending.append(call)
             try:
@@ -82,7 +92,7 @@ class Engine:
             except CollectiveTimeout:
                 self._pending.remove(call)
                 raise
-        if not call.work.is_launched():
+        if not (call.work.is_launched() or self._wake.is_set()):
             self._wake.set()
         return call.work
 
@@ -90,14 +100,15 @@ class Engine:
         return channel << 32 | self._counts[channel] + 1
 
     def _choose(self, call: Call, index: int) -> None:
-        channel = call.channels[index]
-        call.chosen, call.key = index, self._next(channel)
+        channel, members = call.channels[index], len(call.ranks[index])
+        key = self._next(channel)
         self._counts[channel] += 1
-        end = time.monotonic() + call.timeout_s
+        said = (key, call.place, members, call.signature, call.payload, self._ended)
+        end = call.asked_s + call.timeout_s
         while True:
             try:
-                members = len(call.ranks[index])
-                self.board.post(call.key, call.place, members, call.said)
+                call.record = self.board.post(*said)
+                call.chosen = index
                 return
             except Full:
                 self._progress()
@@ -110,63 +121,86 @@ class Engine:
     def _progress(self) -> None:
         """Launch what everybody has come to, in the board's order."""
         while self._pending:
-            self._match_any()
             ready = self._ready()
             if not ready:
                 return
             if len(self._pending) > 1:  # what came to its end between two looks may be earlier
                 ready = self._ready()
-            _, call, said = min(ready, key=lambda r: r[0])
+            _, call, signatures = min(ready, key=lambda r: r[0])
             self._pending.remove(call)
-            self._launch(call, said)
+            self._launch(call, signatures)
 
-    def _match_any(self) -> None:
-        """Let calls that take a message from anybody choose one that is there."""
-        for call in self._pending:
-            if call.chosen is not None:
-                continue
-            for index, channel in enumerate(call.channels):
-                if self.board.present(self._next(channel), 2)[0] is not None:
-                    self._choose(call, index)
-                    break
-
-    def _ready(self) -> list[tuple[int, Call, list[Said]]]:
+    def _ready(self) -> list[tuple[int, Call, Sequence[int]]]:
         found = []
         for call in self._pending:
-            if call.chosen is None:
+            if call.chosen is None and not self._match_any(call):
                 continue
-            record = self.board.read(call.key, len(call.ranks[call.chosen]))
+            assert call.chosen is not None
+            record = self.board.read(call.record, len(call.ranks[call.chosen]))
             if record is not None:
                 found.append((record[0], call, record[1]))
         return found
 
-    def _launch(self, call: Call, said: list[Said]) -> None:
+    def _match_any(self, call: Call) -> bool:
+        """Let a call that takes a message from anybody choose one that is there."""
+        for index, channel in enumerate(call.channels):
+            if self.board.is_begun(self._next(channel), 0):
+                self._choose(call, index)
+                return True
+        return False
+
+    def _launch(self, call: Call, signatures: Sequence[int]) -> None:
         assert call.chosen is not None
-        ranks = call.ranks[call.chosen]
-        with suppress(Stuck):  # then nobody needs its place any more
-            self.board.done(call.key, len(ranks))
-        if any(s.signature != call.said.signature for s in said):
-            error = CollectiveError(
-                f"[{call.name}] expected the same collective on all ranks, got\n"
-                f"{differences(said, ranks)}\n(nothing was computed)"
-            )
-            call.work.finish(None, error)
+        members = len(call.ranks[call.chosen])
+        if any(s != call.signature for s in signatures):
+            call.work.finish(None, self._disagreed(call))
+            self._ended.append((call.record, members))
             return
+        payloads = self.board.payloads(call.record, members) if call.payload else ()
+        self._ended.append((call.record, members))
         try:
-            results = call.launch(call.chosen, said)
+            results = call.launch(call.chosen, payloads)
         except Exception as error:  # whatever XLA says
             call.work.finish(None, error)
             return
-        if results:
-            self._running.append((call, time.monotonic()))
         call.work.finish(results)
+        if not call.work.is_completed():
+            self._running.append((call, time.monotonic()))
+
+    def _disagreed(self, call: Call) -> CollectiveError:
+        """Return the error of members that call different things, when all have said what."""
+        ranks = call.ranks[call.chosen or 0]
+        self._explain(call)
+        end = time.monotonic() + _GRACE_S
+        while True:
+            texts = self.board.texts(call.record, len(ranks))
+            if all(texts) or time.monotonic() > end:
+                break
+            time.sleep(_NAP_S)
+        said = differences([text or "something else" for text in texts], ranks)
+        return CollectiveError(
+            f"[{call.name}] expected the same collective on all ranks, got\n{said}\n"
+            "(nothing was computed)"
+        )
+
+    def _explain(self, call: Call) -> None:
+        if call.chosen is not None and not call.is_explained:
+            self.board.explain(call.record, call.place, call.text())
+            call.is_explained = True
 
     def wait(self, call: Call, timeout_s: float | None = None) -> None:
         """Wait until a call's results are there; raises its error, also that of another rank."""
         work = call.work
-        start = time.monotonic()
+        if not work.is_launched():
+            self._wait_for_launch(call, timeout_s)
+        if work.error is not None:
+            raise work.error
+        self._await(call)
+
+    def _wait_for_launch(self, call: Call, timeout_s: float | None) -> None:
+        work = call.work
+        start = looked = time.monotonic()
         end = min(call.asked_s + call.timeout_s, start + (timeout_s or call.timeout_s))
-        looked = start
         while not work.is_launched():
             now = time.monotonic()
             if self._lock.acquire(timeout=_LOOK_S):
@@ -179,21 +213,14 @@ class Engine:
                     self._give_up(call)
                 finally:
                     self._lock.release()
-            if work.is_launched():
-                break
-            if now - start < _SPIN_S:
-                os.sched_yield()
-            else:
-                time.sleep(_NAP_S)
-        if work.error is not None:
-            raise work.error
-        self._await(call)
+            _rest(now - start)
 
     def _await(self, call: Call) -> None:
         """Block until the arrays are computed; a group of which one fails fails from then on."""
         try:
             for array in call.work.launched or ():
-                self._until_ready(array, call)
+                if not array.is_ready():
+                    self._until_ready(array, call)
                 array.block_until_ready()  # raises what the program raised
         except Exception as error:
             lost, first = self._lost(call), str(error).partition("\n")[0]
@@ -202,8 +229,9 @@ class Engine:
             self._broken[call.ranks[call.chosen or 0]] = lost or first
             raise call.work.error from error
         finally:
-            with self._lock:
-                self._running = [r for r in self._running if r[0] is not call]
+            if self._running:
+                with self._lock:
+                    self._running = [r for r in self._running if r[0] is not call]
         call.work.launched = []
 
     def _until_ready(self, array: Any, call: Call) -> None:
@@ -215,10 +243,7 @@ class Engine:
             if now > end:
                 call.is_late = True
                 raise TimeoutError
-            if now - start < _SPIN_S:
-                os.sched_yield()
-            else:
-                time.sleep(_NAP_S)
+            _rest(now - start)
 
     def _lost(self, call: Call) -> str:
         """Say who is to blame for a program that failed; empty where nobody is known to be."""
@@ -235,6 +260,7 @@ class Engine:
 
     def _look(self, call: Call, waited_s: float | None) -> None:
         """Give a call up whose members are gone, or that was waited for for so long in vain."""
+        self._explain(call)
         index = call.chosen
         missing, text = self._missing(call)
         dead = [rank for rank in missing if not self.board.is_alive(rank)]
@@ -246,9 +272,10 @@ class Engine:
         why = f"{here} is gone" if dead else f"{here} did not come in {waited_s:.3g} s"
         if index is not None:
             members = len(call.ranks[index])
-            said = f"gave up, as {why}: {call.said.call}"
-            if not self.board.withdraw(call.key, call.place, members, said):
+            said = f"gave up, as {why}: {call.text()}"
+            if not self.board.withdraw(call.record, call.place, members, said):
                 return  # everybody has come by now
+            self._ended.append((call.record, members))
         self._pending.remove(call)
         kind = CollectiveError if dead else CollectiveTimeout
         call.work.finish(None, kind(f"[{call.name}] {why}; who came:\n{text}"))
@@ -264,28 +291,36 @@ class Engine:
     def _missing(self, call: Call) -> tuple[list[int], str]:
         if call.chosen is None:
             senders = [ranks[0] for ranks in call.ranks]
-            return senders, f"  nobody sent; this rank: {call.said.call}"
+            return senders, f"  nobody sent; this rank: {call.text()}"
         ranks = call.ranks[call.chosen]
-        said = self.board.present(call.key, len(ranks))
-        missing = [rank for rank, s in zip(ranks, said, strict=True) if s is None]
-        there = [(rank, s) for rank, s in zip(ranks, said, strict=True) if s is not None]
-        return missing, differences([s for _, s in there], [rank for rank, _ in there])
+        texts = self.board.texts(call.record, len(ranks))
+        missing = [rank for rank, text in zip(ranks, texts, strict=True) if text is None]
+        there = [(rank, text) for rank, text in zip(ranks, texts, strict=True) if text is not None]
+        shown = [text or "(it has come just now)" for _, text in there]
+        return missing, differences(shown, [rank for rank, _ in there])
 
     # In the background ----------------------------------------------------------------------------
 
     def _serve(self) -> None:
         """Launch what the program does not wait for, and end what has run for too long."""
+        idle_since = time.monotonic()
         while not self._stop:
             self._wake.wait(_IDLE_S)
-            with self._lock, suppress(Exception):
+            with suppress(Exception), self._lock:
                 self._progress()
                 self._watch()
-                if not self._pending and not self._stop:
+                now = time.monotonic()
+                if self._pending:
+                    idle_since = now
+                elif now - idle_since > _IDLE_S and not self._stop:
                     self._wake.clear()
             time.sleep(_BACKGROUND_S)
 
     def _watch(self) -> None:
         now = time.monotonic()
+        for call in self._pending:
+            if now - call.asked_s > _LOOK_S:
+                self._explain(call)
         self._running = [(c, since) for c, since in self._running if not c.work.is_completed()]
         late = [call for call, since in self._running if now - since > call.timeout_s]
         for call in late:
@@ -299,3 +334,11 @@ class Engine:
         self._wake.set()
         self._thread.join()
         self.board.close()
+
+
+def _rest(waited_s: float) -> None:
+    """Let other threads and processes run, for the longer the longer this one waits."""
+    if waited_s < _SPIN_S:
+        os.sched_yield()
+    else:
+        time.sleep(_NAP_S)

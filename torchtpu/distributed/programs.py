@@ -18,6 +18,7 @@ from torchtpu.program import ArrayType, Node, Program, Ref
 
 _BITS = {"band": jnp.bitwise_and, "bor": jnp.bitwise_or, "bxor": jnp.bitwise_xor}
 Array = Any
+Shapes = tuple[tuple[int, ...], ...]
 
 
 def together(
@@ -26,6 +27,7 @@ def together(
     inputs: Sequence[ArrayType],
     outputs: int,
     ranks: tuple[int, ...],
+    donated: tuple[int, ...] = (),
     **static: Any,
 ) -> Program:
     """Return the program in which the processes `ranks` call fn(arrays, size=, **static)."""
@@ -33,37 +35,35 @@ def together(
     options = (*static.items(), ("size", len(ranks)))
     node = Node(f"c10d::{name}", fn, refs, options, outputs)
     last = len(inputs)
-    return Program(
-        tuple(inputs), (node,), tuple(range(last, last + outputs)), ranks=ranks, label=name
-    )
+    made = tuple(range(last, last + outputs))
+    return Program(tuple(inputs), (node,), made, donated, ranks=ranks, label=name)
 
 
-def all_reduce(*arrays: Array, reduce: str, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
+def all_reduce(*arrays: Array, reduce: str, shapes: Shapes, size: int) -> Any:
     """Reduce each array over the members."""
     made = [_reduced(a.reshape(-1), "all_reduce", reduce, size) for a in arrays]
     return _only([m.reshape(shape) for m, shape in zip(made, shapes, strict=True)])
 
 
-def reduce_scatter(
-    *arrays: Array, reduce: str, shapes: tuple[tuple[int, ...], ...], size: int
-) -> Any:
-    """Reduce arrays of `size` parts over the members, each of which keeps its own part."""
-    made = [_reduced(a.reshape(-1), "reduce_scatter", reduce, size) for a in arrays]
+def reduce_scatter(*arrays: Array, reduce: str, shapes: Shapes, size: int) -> Any:
+    """Reduce arrays of `size` parts over the members, each of which keeps its own part.
+
+    Behind the arrays come those whose memory the results take over, here and in the next two.
+    """
+    made = [_reduced(a.reshape(-1), "reduce_scatter", reduce, size) for a in arrays[: len(shapes)]]
     return _only([m.reshape(shape) for m, shape in zip(made, shapes, strict=True)])
 
 
-def all_gather(*arrays: Array, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
+def all_gather(*arrays: Array, shapes: Shapes, size: int) -> Any:
     """Put the members' arrays behind each other."""
     made = [
         _moved(a.reshape(-1), lambda b: collectives.all_gather(b, range(size), size))
-        for a in arrays
+        for a in arrays[: len(shapes)]
     ]
     return _only([m.reshape(shape) for m, shape in zip(made, shapes, strict=True)])
 
 
-def all_gather_parts(
-    array: Array, *, lengths: tuple[int, ...], shapes: tuple[tuple[int, ...], ...], size: int
-) -> Any:
+def all_gather_parts(array: Array, *, lengths: tuple[int, ...], shapes: Shapes, size: int) -> Any:
     """Return the members' arrays one by one; they have these lengths, which may differ."""
     longest = max(lengths)
     padded = jnp.pad(array.reshape(-1), (0, longest - array.size))
@@ -72,7 +72,7 @@ def all_gather_parts(
     return _only([parts[n, : lengths[n]].reshape(shape) for n, shape in enumerate(shapes)])
 
 
-def broadcast(*arrays: Array, root: int, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
+def broadcast(*arrays: Array, root: int, shapes: Shapes, size: int) -> Any:
     """Hand the root's arrays on, each holder to one more member per round (a binomial tree)."""
     return _only(
         [
@@ -97,10 +97,20 @@ def _handed_on(array: Array, root: int, size: int) -> Array:
     return held
 
 
+def all_to_all_even(array: Array, room: Array, *, shapes: Shapes, size: int) -> Any:
+    """Send part i to member i, all parts being of one length."""
+    made = _moved(
+        array.reshape(-1),
+        lambda b, r: collectives.all_to_all_into(b, r, range(size), size),
+        room.reshape(-1),
+    )
+    return made.reshape(shapes[0])
+
+
 def all_to_all(
     *arrays: Array,
     splits: tuple[tuple[int, ...], ...],
-    shapes: tuple[tuple[int, ...], ...],
+    shapes: Shapes,
     place: int,
     size: int,
 ) -> Any:
@@ -123,14 +133,14 @@ def all_to_all(
     return jnp.concatenate(came).reshape(shapes[0])
 
 
-def scatter(*arrays: Array, root: int, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
+def scatter(*arrays: Array, root: int, shapes: Shapes, size: int) -> Any:
     """Return the part that the root has for this member; others give zeros."""
     flat = jnp.concatenate([a.reshape(-1) for a in arrays])
     made = _moved(flat, lambda b: collectives.all_to_all(b, range(size), size))
     return made.reshape(size, -1)[root].reshape(shapes[0])
 
 
-def message(array: Array, *, shapes: tuple[tuple[int, ...], ...], size: int) -> Any:
+def message(array: Array, *, shapes: Shapes, size: int) -> Any:
     """Return at member 1 what member 0 has."""
     made = _moved(array.reshape(-1), lambda b: collectives.permute(b, (0, 1), size))
     return made.reshape(shapes[0])
@@ -140,20 +150,22 @@ def _only(results: list[Array]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def _moved(array: Array, exchange: Callable[[Array], Array]) -> Array:
-    """Exchange an array's bits: members take them for integers of the same size."""
+def _moved(array: Array, exchange: Callable[..., Array], *room: Array) -> Array:
+    """Exchange an array's bits: members take them for integers of the same size.
+
+    room: arrays like the result, which `exchange` gets as such integers too.
+    """
     dtype = array.dtype
     if not array.size:
         return array
     if np.issubdtype(dtype, np.complexfloating):
-        both = jnp.stack([array.real, array.imag], axis=-1)
-        made = _moved(both.reshape(-1), exchange)
-        parts = made.reshape(-1, 2)
+        given = [jnp.stack([a.real, a.imag], axis=-1).reshape(-1) for a in (array, *room)]
+        parts = _moved(given[0], exchange, *given[1:]).reshape(-1, 2)
         return jax.lax.complex(parts[:, 0], parts[:, 1])
     if dtype == np.bool_:
-        return exchange(array.astype(np.uint8)).astype(np.bool_)
+        return exchange(*(a.astype(np.uint8) for a in (array, *room))).astype(np.bool_)
     bits = jnp.dtype(f"uint{8 * dtype.itemsize}")
-    made = exchange(jax.lax.bitcast_convert_type(array, bits))
+    made = exchange(*(jax.lax.bitcast_convert_type(a, bits) for a in (array, *room)))
     return jax.lax.bitcast_convert_type(made, dtype)
 
 

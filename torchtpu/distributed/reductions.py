@@ -35,9 +35,9 @@ class Reduction:
     @classmethod
     def of(cls, opts: Any, tensors: Sequence[torch.Tensor]) -> Reduction:
         """Return what options ask for; TpuError where the tensors' dtypes have no such thing."""
-        wanted = getattr(opts, "reduceOp", None) or dist.ReduceOp(dist.ReduceOp.SUM)
+        wanted: Any = getattr(opts, "reduceOp", None) or dist.ReduceOp(dist.ReduceOp.SUM)
         kind = getattr(wanted, "op", wanted)
-        name = next((name for known, name in NAMES.items() if kind == known), "")
+        name = NAMES.get(kind, "")
         if not name:
             raise TpuError(
                 f"[tpu_dist] expected one of {sorted(set(NAMES.values()))}, got {wanted}"

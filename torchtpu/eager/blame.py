@@ -40,14 +40,28 @@ def _is_library(filename: str) -> bool:
     return str(Path(filename).resolve()).startswith(_libraries())
 
 
-def user_line() -> str:
-    """Return "file.py:31" of the innermost frame outside torch, jax and torchtpu; empty if none."""
+Place = tuple[str, int]  # a file and a line of it
+
+
+def user_place() -> Place | None:
+    """Return the innermost frame's place outside torch, jax and torchtpu; None if none is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_library(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return ""
+    return None
+
+
+def shown(place: Place) -> str:
+    """Return a place as "file.py:31"."""
+    return f"{Path(place[0]).name}:{place[1]}"
+
+
+def user_line() -> str:
+    """Return "file.py:31" of the innermost frame outside torch, jax and torchtpu; empty if none."""
+    place = user_place()
+    return shown(place) if place else ""
 
 
 def annotate(error: BaseException, op: str, line: str | None = None) -> None:

@@ -6,12 +6,17 @@ members exchange arrays along dim 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.interpreters import mlir
 
+from torchtpu import targets
+from torchtpu.lowerings.exchanges import Exchange
 from torchtpu.lowerings.registry import Array, lowering
 from torchtpu.private import jax as private
 
@@ -57,7 +62,10 @@ def _groups(group: tuple[int, ...], world: int) -> Any:
 
 @cache
 def _primitive() -> Any:
-    return private.primitive("torchtpu_collective", _shape, _emit)
+    made = private.primitive("torchtpu_collective", _shape, _emit)
+    for platform in targets.EXCHANGING:
+        mlir.register_lowering(made, _emit_exchange, platform=platform)
+    return made
 
 
 @cache
@@ -86,7 +94,40 @@ def place() -> Array:
     return made
 
 
-def _shape(array: Any, *, kind: str, group: tuple[int, ...], **_: Any) -> Any:
+_BY_EXCHANGE = ("all_reduce", "reduce_scatter", "all_to_all")
+
+
+def _emit_exchange(ctx: Any, operand: Any, *room: Any, **options: Any) -> Any:
+    if options["kind"] not in _BY_EXCHANGE or len(options["group"]) == 1:
+        return _emit(ctx, operand, **options)
+    return mlir.lower_fun(_exchanged, multiple_results=False)(ctx, operand, *room, **options)
+
+
+def _exchanged(
+    array: Array, *room: Array, kind: str, group: tuple[int, ...], world: int, reduce: str = ""
+) -> Array:
+    def move(piece: Array, pairs: Any) -> Array:
+        return _as_bits(piece, lambda b: _collective("permute", b, (0,), world, pairs=tuple(pairs)))
+
+    def gather(piece: Array) -> Array:
+        return _as_bits(piece, lambda b: _collective("all_gather", b, group, world))
+
+    exchange = Exchange(parted(group, world), move, gather, place().astype(np.int64))
+    options = (reduce,) if reduce else tuple(r.reshape(-1) for r in room)
+    made: Array = getattr(exchange, kind)(array.reshape(-1), *options)
+    shape = array.shape
+    return made.reshape(-1, *shape[1:]) if kind == "reduce_scatter" else made.reshape(shape)
+
+
+def _as_bits(array: Array, send: Callable[[Array], Array]) -> Array:
+    """Send an array as integers of the same size, which every transport knows."""
+    if np.issubdtype(array.dtype, np.integer):
+        return send(array)
+    bits = np.dtype(f"uint{8 * array.dtype.itemsize}")
+    return lax.bitcast_convert_type(send(lax.bitcast_convert_type(array, bits)), array.dtype)
+
+
+def _shape(array: Any, *_room: Any, kind: str, group: tuple[int, ...], **_: Any) -> Any:
     shape, size = list(array.shape), len(group)
     if kind == "all_gather":
         shape[0] *= size
@@ -95,7 +136,7 @@ def _shape(array: Any, *, kind: str, group: tuple[int, ...], **_: Any) -> Any:
     return array.update(shape=tuple(shape))
 
 
-def _emit(ctx: Any, operand: Any, **options: Any) -> Any:
+def _emit(ctx: Any, operand: Any, *_room: Any, **options: Any) -> Any:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
@@ -130,9 +171,11 @@ def _reduction(made: Any, element: Any, reduce: str) -> None:
         stablehlo.return_([combine(*block.arguments).result])
 
 
-def _collective(kind: str, array: Array, group: Any, world: int, **options: Any) -> Array:
+def _collective(
+    kind: str, array: Array, group: Any, world: int, *room: Array, **options: Any
+) -> Array:
     members = tuple(int(member) for member in group)
-    made: Array = _primitive().bind(array, kind=kind, group=members, world=world, **options)
+    made: Array = _primitive().bind(array, *room, kind=kind, group=members, world=world, **options)
     return made
 
 
@@ -166,6 +209,11 @@ def reduce_scatter(input: Array, reduce: str, group: Any, world: int) -> Array:
 def all_to_all(input: Array, group: Any, world: int) -> Array:
     """[members * N, ...]: part i goes to member i, in whose result it stands at the sender's."""
     return _collective("all_to_all", input, group, world)
+
+
+def all_to_all_into(input: Array, room: Array, group: Any, world: int) -> Array:
+    """The same; `room` is like the result, which may take over its memory."""
+    return _collective("all_to_all", input, group, world, room)
 
 
 @lowering("torchtpu::permute", static=("pairs",))
