@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtpu import executor, targets
 from torchtpu.distributed.board import Board, SharedBoard, StoreBoard
-from torchtpu.distributed.engine import Engine
+from torchtpu.distributed.engine import CollectiveError, Engine
 
 _engine: Engine | None = None
 _LOOPBACK = "127.0.0.1"
@@ -24,8 +24,14 @@ class _Exchange:
     def set(self, key: str, value: bytes) -> None:
         self.store.set(key, value)
 
-    def get(self, key: str) -> bytes:
-        found: bytes = self.store.get(key)
+    def get(self, key: str, rank: int) -> bytes:
+        try:
+            found: bytes = self.store.get(key)
+        except RuntimeError as error:
+            text = str(error).partition("\n")[0]
+            raise CollectiveError(
+                f"[tpu_dist] rank {rank} did not come: expected its {key!r}, got {text}"
+            ) from error
         return found
 
 
@@ -37,11 +43,12 @@ def meet(rank: int, size: int, store: Any, timeout_s: float) -> Engine:
     global _engine
     part()
     _exchange.store = store
-    machines = _all_say(store, "machine", rank, size, _machine())
+    machines = _all_say("machine", rank, size, _machine())
     is_one = len(set(machines)) == 1
     host = _LOOPBACK if is_one else _address()
-    executor.join(targets.World(rank=rank, size=size, exchange=_exchange, host=host))
-    board = _shared(rank, size, store, timeout_s) if is_one else None
+    world = targets.World(rank=rank, size=size, exchange=_exchange, host=host, patience_s=timeout_s)
+    executor.join(world)
+    board = _shared(rank, size, timeout_s) if is_one else None
     target = executor.current().target
     _engine = Engine(board or StoreBoard(rank, store), target.abort)
     return _engine
@@ -62,23 +69,23 @@ def part() -> None:
     _engine = None
 
 
-def _all_say(store: Any, about: str, rank: int, size: int, mine: str) -> list[str]:
-    store.set(f"{about}/{rank}", mine)
-    return [store.get(f"{about}/{other}").decode() for other in range(size)]
+def _all_say(about: str, rank: int, size: int, mine: str) -> list[str]:
+    _exchange.set(f"{about}/{rank}", mine.encode())
+    return [_exchange.get(f"{about}/{other}", other).decode() for other in range(size)]
 
 
-def _shared(rank: int, size: int, store: Any, timeout_s: float) -> Board | None:
+def _shared(rank: int, size: int, timeout_s: float) -> Board | None:
     """Open a board in shared memory; None where a process (in a container) does not see it."""
     if rank == 0:
         board: SharedBoard | None = SharedBoard(rank, size, patience_s=timeout_s)
         assert board is not None
-        store.set("board", board.path)
+        _exchange.set("board", board.path.encode())
     else:
         try:
-            board = SharedBoard(rank, size, store.get("board").decode(), timeout_s)
+            board = SharedBoard(rank, size, _exchange.get("board", 0).decode(), timeout_s)
         except OSError:
             board = None
-    answers = _all_say(store, "board", rank, size, "open" if board else "closed")
+    answers = _all_say("board", rank, size, "open" if board else "closed")
     if board is not None:
         board.unlink()
     if "closed" not in answers:
