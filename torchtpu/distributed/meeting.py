@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import atexit
 import socket
+import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from torchtpu import executor, targets
 from torchtpu.distributed.board import Board, SharedBoard, StoreBoard
 from torchtpu.distributed.engine import CollectiveError, Engine
 
 _engine: Engine | None = None
+_name = ""  # of the world, no other has it
+_LOOK_S = 5e-3
 _LOOPBACK = "127.0.0.1"
 
 
@@ -25,14 +30,19 @@ class _Exchange:
         self.store.set(key, value)
 
     def get(self, key: str, rank: int) -> bytes:
-        try:
-            found: bytes = self.store.get(key)
-        except RuntimeError as error:
-            text = str(error).partition("\n")[0]
-            raise CollectiveError(
-                f"[tpu_dist] rank {rank} did not come: expected its {key!r}, got {text}"
-            ) from error
-        return found
+        return _asked(self.store, key, rank)
+
+
+def _asked(store: Any, key: str, rank: int) -> bytes:
+    """Wait for what a rank says; raises CollectiveError after the store's limit."""
+    try:
+        found: bytes = store.get(key)
+    except RuntimeError as error:
+        text = str(error).partition("\n")[0]
+        raise CollectiveError(
+            f"[tpu_dist] rank {rank} did not come: expected its {key!r}, got {text}"
+        ) from error
+    return found
 
 
 _exchange = _Exchange()
@@ -40,9 +50,10 @@ _exchange = _Exchange()
 
 def meet(rank: int, size: int, store: Any, timeout_s: float) -> Engine:
     """Join a world of `size` processes as `rank`; returns when all are there."""
-    global _engine
+    global _engine, _name
     part()
-    _exchange.store = store
+    _name = named(rank, size, store, timeout_s)
+    _exchange.store = scoped(store)
     machines = _all_say("machine", rank, size, _machine())
     is_one = len(set(machines)) == 1
     host = _LOOPBACK if is_one else _address()
@@ -50,8 +61,44 @@ def meet(rank: int, size: int, store: Any, timeout_s: float) -> Engine:
     executor.join(world)
     board = _shared(rank, size, timeout_s) if is_one else None
     target = executor.current().target
-    _engine = Engine(board or StoreBoard(rank, store), target.abort)
+    _engine = Engine(board or StoreBoard(rank, _exchange.store), target.abort)
     return _engine
+
+
+def scoped(store: Any) -> Any:
+    """Return a store of torch in which nobody but the processes of this world has written."""
+    return dist.distributed_c10d.PrefixStore(_name, store)
+
+
+def named(rank: int, size: int, store: Any, timeout_s: float) -> str:
+    """Return a name that these processes share, and no others.
+
+    torchrun starts processes again with the store of those before, where a rank would find what
+    another said in its last life. So nobody believes a key that does not hold a number of its own:
+    a rank says one, rank 0 answers under it with the world's, and that is confirmed.
+    """
+    mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"come/{rank}", mine)
+        name: str = _asked(store, f"welcome/{mine}", 0).decode()
+        store.set(f"ready/{rank}/{name}", "")
+        return name
+    answered: dict[int, str] = dict.fromkeys(range(1, size), "")
+    end = time.monotonic() + timeout_s
+    while answered:
+        for other in list(answered):
+            if store.check([f"ready/{other}/{mine}"]):
+                del answered[other]
+            elif store.check([f"come/{other}"]):
+                theirs = store.get(f"come/{other}").decode()
+                if theirs != answered[other]:
+                    answered[other] = theirs
+                    store.set(f"welcome/{theirs}", mine)
+        if time.monotonic() > end:
+            late = ", ".join(map(str, answered))
+            raise CollectiveError(f"[tpu_dist] rank {late} did not come in {timeout_s:g} s")
+        time.sleep(_LOOK_S if answered else 0.0)
+    return mine
 
 
 def engine() -> Engine:
