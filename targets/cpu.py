@@ -50,9 +50,9 @@ class _CpuTarget(PjrtTarget):
     bfloat16_passes = False  # whether float32 matmuls are computed as on a TPU
     world: CpuWorld | None = None  # that this process is in
 
-    def introduce(self, devices: Sequence[int]) -> Callable[[], None]:
-        assert self.world is not None, devices
-        return self.world.introduce(devices)
+    def launch_together(self, launch: Callable[[], tuple[Any, Any]], ranks: Sequence[int]) -> Any:
+        assert self.world is not None, ranks
+        return self.world.launch(launch, ranks)
 
     def abort(self) -> None:
         if self.world is not None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -121,9 +122,12 @@ class PjrtTarget(Target):
         devices = [self._world[rank] for rank in ranks]
         return devices, private.replica_options(devices)
 
-    def introduce(self, _devices: Sequence[int]) -> Callable[[], None]:
-        """Let devices find each other, at the first launch of theirs; return what ends that."""
-        return lambda: None
+    def launch_together(self, launch: Callable[[], tuple[Any, Any]], _ranks: Sequence[int]) -> Any:
+        """Launch a program of these processes' devices; the others launch it in the same order.
+
+        launch: returns results, which are returned, and a token of the program's end.
+        """
+        return launch()[0]
 
     def _executable(
         self,
@@ -139,12 +143,16 @@ class PjrtTarget(Target):
 
         def run(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
             if not launched() % _STRIDE:
-                launch = execute(arrays, with_tokens=True)
-                self._keep_up(launch.consume_token())
-            else:
-                launch = execute(arrays)
-            results: list[DeviceArray] = launch.consume_with_handlers(handlers)
-            return results
+                results, token = run_marked(arrays)
+                self._keep_up(token)
+                return results
+            unmarked: list[DeviceArray] = execute(arrays).consume_with_handlers(handlers)
+            return unmarked
+
+        def run_marked(arrays: Sequence[DeviceArray]) -> tuple[list[DeviceArray], Any]:
+            launch = execute(arrays, with_tokens=True)
+            token = launch.consume_token()
+            return launch.consume_with_handlers(handlers), token
 
         def serialize() -> bytes | None:
             text = b"".join(m.as_serialized_hlo_module_proto() for m in loaded.hlo_modules())
@@ -158,12 +166,11 @@ class PjrtTarget(Target):
             code: bytes = loaded.serialize()
             return json.dumps(about).encode() + b"\n" + code
 
+        ranks = [d.process_index for d in devices]
+
         def run_together(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-            introduced = self.introduce([d.id for d in devices])
-            try:
-                return run(arrays)
-            finally:
-                introduced()
+            launched: list[DeviceArray] = self.launch_together(partial(run_marked, arrays), ranks)
+            return launched
 
         module = str(loaded.fingerprint or "")
         return Executable(

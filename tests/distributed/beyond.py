@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -143,6 +145,20 @@ def works(rank: int, size: int) -> None:
     assert work.result()[0] is x or torch.equal(work.result()[0].cpu(), x.cpu())
 
 
+def from_two_threads(rank: int, size: int) -> None:
+    """Threads take turns to ask (as autograd's and the program's do) and nobody waits meanwhile."""
+    tensors = [torch.full((1 + 70_000 * (n % 3),), float(rank), device="tpu") for n in range(60)]
+    with ThreadPoolExecutor(1) as other:
+        works = []
+        for n, x in enumerate(tensors):
+            ask = partial(dist.all_reduce, x, async_op=True)
+            works.append(other.submit(ask).result() if n % 4 > 1 else ask())
+        for work in works:
+            work.wait()
+    for x in tensors:
+        assert (x == sum(range(size))).all(), x
+
+
 def inputs_stay(rank: int, size: int) -> None:
     """What a collective was given may be overwritten before it runs."""
     x = torch.full((4,), float(rank), device="tpu")
@@ -200,5 +216,5 @@ def compiles_once(rank: int, size: int) -> None:
 
 NAMES = [
     *("averages", "coalesced", "functional", "groups", "objects", "uneven", "barriers", "works"),
-    *("inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
+    *("from_two_threads", "inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
 ]

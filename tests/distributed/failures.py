@@ -33,7 +33,7 @@ def ones(count: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(count, dtype=dtype, device="tpu")
 
 
-SLOW = ("absent", "different_groups")  # end at the timeout
+SLOW = ("absent", "different_groups", "waits_for_a_future")  # end at the timeout
 
 
 def each(rank: int, names: list[str]) -> dict[str, Any]:
@@ -206,6 +206,14 @@ def limited(rank: int, group: Any) -> str:
         return ""
     work = dist.all_reduce(ones(), group=group, async_op=True)
     return _said(lambda: work.wait(timedelta(seconds=0.5)))
+
+
+def waits_for_a_future(rank: int, group: Any) -> str:
+    """One rank never comes, and the others wait as DistributedDataParallel does."""
+    if rank == 1:
+        return ""
+    work = dist.all_reduce(ones(), group=group, async_op=True)
+    return _said(lambda: work.get_future().wait())
 
 
 # Lost ranks ------------------------------------------------------------------------------------

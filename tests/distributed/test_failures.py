@@ -39,6 +39,7 @@ HARMFUL: dict[str, list[str | None]] = {
     "message_of_another_size": [r"rank 0: send.float32\[8\].*rank 1: recv.float32\[4\]"] * 2
     + [None],
     "uneven_parts": ["4 elements sent by rank 0 to rank 0, whose output has room for 2"] * SIZE,
+    "waits_for_a_future": ["rank 1 did not come in 2 s", None, "rank 1 did not come in 2 s"],
     "limited": ["rank 1 did not come in 0.5", None, "rank 1 did not come in 0.5"],
 }
 

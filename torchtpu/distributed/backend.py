@@ -37,7 +37,8 @@ def _create(options: Any, _backend_options: Any) -> Any:
     if is_first:
         meeting.meet(rank, size, options.store, options.timeout.total_seconds())
     serve_monitored_barrier(TpuGroup)
-    return TpuGroup(meeting.engine(), rank, ranks, options.group_id, options.store, options.timeout)
+    store = meeting.scoped(options.store)
+    return TpuGroup(meeting.engine(), rank, ranks, options.group_id, store, options.timeout)
 
 
 def _is_imagined() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:  # torch's own stub has overloads that nobody calls
@@ -34,3 +35,8 @@ class NamedGroup(_ProcessGroup):
         return self._name
 
     pg_name = group_name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes, which torch asks for."""
+        return [torch.device("tpu"), torch.device("cpu")]

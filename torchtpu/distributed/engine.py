@@ -303,18 +303,29 @@ class Engine:
 
     def _serve(self) -> None:
         """Launch what the program does not wait for, and end what has run for too long."""
-        idle_since = time.monotonic()
+        looked = idle_since = time.monotonic()
         while not self._stop:
             self._wake.wait(_IDLE_S)
             with suppress(Exception), self._lock:
                 self._progress()
                 self._watch()
                 now = time.monotonic()
+                if now - looked > _IDLE_S:
+                    looked = now
+                    self._look_all(now)
                 if self._pending:
                     idle_since = now
                 elif now - idle_since > _IDLE_S and not self._stop:
                     self._wake.clear()
             time.sleep(_BACKGROUND_S)
+
+    def _look_all(self, now: float) -> None:
+        """Look after calls that nobody waits for here: autograd waits for their futures."""
+        for call in list(self._pending):
+            try:
+                self._look(call, call.timeout_s if now > call.asked_s + call.timeout_s else None)
+            except Stuck:
+                self._give_up(call)
 
     def _watch(self) -> None:
         now = time.monotonic()
