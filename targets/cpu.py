@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from torchtpu.private import jax as private
-from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target
+from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
 from torchtpu.targets.world import CpuWorld
 
@@ -50,9 +50,11 @@ class _CpuTarget(PjrtTarget):
     bfloat16_passes = False  # whether float32 matmuls are computed as on a TPU
     world: CpuWorld | None = None  # that this process is in
 
-    def introduce(self, devices: Sequence[int]) -> Callable[[], None]:
+    def launch_together(
+        self, devices: Sequence[int], launch: Callable[[], list[DeviceArray]]
+    ) -> list[DeviceArray]:
         assert self.world is not None, devices
-        return self.world.introduce(devices)
+        return self.world.launch(devices, launch)
 
     def abort(self) -> None:
         if self.world is not None:

@@ -121,9 +121,11 @@ class PjrtTarget(Target):
         devices = [self._world[rank] for rank in ranks]
         return devices, private.replica_options(devices)
 
-    def introduce(self, _devices: Sequence[int]) -> Callable[[], None]:
-        """Let devices find each other, at the first launch of theirs; return what ends that."""
-        return lambda: None
+    def launch_together(
+        self, _devices: Sequence[int], launch: Callable[[], list[DeviceArray]]
+    ) -> list[DeviceArray]:
+        """Launch a program that other processes' devices run, too."""
+        return launch()
 
     def _executable(
         self,
@@ -159,11 +161,7 @@ class PjrtTarget(Target):
             return json.dumps(about).encode() + b"\n" + code
 
         def run_together(arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-            introduced = self.introduce([d.id for d in devices])
-            try:
-                return run(arrays)
-            finally:
-                introduced()
+            return self.launch_together([d.id for d in devices], lambda: run(arrays))
 
         module = str(loaded.fingerprint or "")
         return Executable(

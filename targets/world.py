@@ -56,6 +56,7 @@ class CpuWorld:
         self._runtime = private.lone_runtime()  # as long as the client
         self._keys = self._runtime.keys
         self._met: set[tuple[int, ...]] = set()
+        self._launcher = ThreadPoolExecutor(1, "launches")
         self._ports: set[int] = set()  # that processes of the world listen on
         with ThreadPoolExecutor(1) as maker:
             making = maker.submit(
@@ -77,7 +78,22 @@ class CpuWorld:
             self._keys.key_value_set_bytes(key, exchange.get(key))
         exchange.set(_GLOBAL, self._first(_GLOBAL, is_over)[1])
 
-    def introduce(self, devices: Sequence[int]) -> Callable[[], None]:
+    def launch(self, devices: Sequence[int], launch: Callable[[], Any]) -> Any:
+        """Launch a program of a group of devices, behind those launched before.
+
+        XLA orders the programs that one thread launches, and gloo takes what those of two threads
+        send at the same time for each other's: so one thread launches all of them.
+        """
+        return self._launcher.submit(self._launch, devices, launch).result()
+
+    def _launch(self, devices: Sequence[int], launch: Callable[[], Any]) -> Any:
+        introduced = self._introduce(devices)
+        try:
+            return launch()
+        finally:
+            introduced()
+
+    def _introduce(self, devices: Sequence[int]) -> Callable[[], None]:
         """Tell the addresses of a group of devices while its first program starts.
 
         Call it before the launch, and what it returns after it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -143,6 +144,19 @@ def works(rank: int, size: int) -> None:
     assert work.result()[0] is x or torch.equal(work.result()[0].cpu(), x.cpu())
 
 
+def threads(rank: int, size: int) -> None:
+    """Collectives of different sizes that several threads launch, as DDP's buckets are."""
+    del rank
+    large, small = torch.ones(1 << 20, device="tpu"), torch.ones(1000, device="tpu")
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(10):
+            work = dist.all_reduce(large, dist.ReduceOp.MAX, async_op=True)
+            after = other.submit(dist.all_reduce, small, dist.ReduceOp.MAX, async_op=True).result()
+            work.wait()
+            after.wait()
+    assert (float(large.sum()), float(small.sum())) == (1 << 20, 1000), size
+
+
 def inputs_stay(rank: int, size: int) -> None:
     """What a collective was given may be overwritten before it runs."""
     x = torch.full((4,), float(rank), device="tpu")
@@ -200,5 +214,5 @@ def compiles_once(rank: int, size: int) -> None:
 
 NAMES = [
     *("averages", "coalesced", "functional", "groups", "objects", "uneven", "barriers", "works"),
-    *("inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
+    *("threads", "inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
 ]
