@@ -54,7 +54,8 @@ class _CpuTarget(PjrtTarget):
         self, devices: Sequence[int], launch: Callable[[], list[DeviceArray]]
     ) -> list[DeviceArray]:
         assert self.world is not None, devices
-        return self.world.launch(devices, launch)
+        launched: list[DeviceArray] = self.world.launch(devices, launch)
+        return launched
 
     def abort(self) -> None:
         if self.world is not None:
