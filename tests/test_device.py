@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,6 +201,19 @@ class _Default:
 
     def __exit__(self, *_: object) -> None:
         torch.set_default_device(None)
+
+
+def test_what_is_made_on_the_host_inside_stays_there(tmp_path: Path) -> None:
+    """With tpu as the default device, storages are still saved, loaded and read."""
+    x = torch.arange(6.0).tpu()
+    with _Default():
+        torch.save(x, tmp_path / "x")
+        assert torch.load(tmp_path / "x").tolist() == x.tolist()
+        assert x[:0].cpu().tolist() == []
+        x.copy_(torch.ones(6, device="cpu"))
+        count = torch.full((3,), 4.0)
+        assert torch.binomial(count, torch.ones(3)).tolist() == [4.0] * 3
+    assert x.tolist() == [1.0] * 6
 
 
 def test_threads_share_the_device() -> None:

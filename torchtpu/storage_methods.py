@@ -67,7 +67,7 @@ def from_host(data: np.ndarray[Any, Any]) -> Storage:
 def host_bytes(storage: Storage) -> np.ndarray[Any, Any]:
     """Return the bytes of a storage of any device as a uint8 array on the host."""
     if storage.device.type != "tpu":
-        return torch.tensor([], dtype=torch.uint8).set_(storage).numpy()
+        return torch.tensor([], dtype=torch.uint8, device="cpu").set_(storage).numpy()
     array = executor.current().target.get(buffer_of(storage).value())
     return np.frombuffer(array.tobytes(), np.uint8)
 

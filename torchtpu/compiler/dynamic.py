@@ -176,4 +176,4 @@ def _cut(tensor: torch.Tensor, layout: Layout, sizes: TrueSizes) -> torch.Tensor
 
 @lru_cache(maxsize=1024)
 def _size_tensor(size: int) -> torch.Tensor:
-    return from_host(torch.tensor(size))
+    return from_host(torch.tensor(size, device="cpu"))

@@ -184,7 +184,7 @@ class WholeStep:
     def _check_host(self, before: dict[Any, Any]) -> None:
         for (p, name), value in self._host_state().items():
             old = before.get((p, name))
-            if old is None or bool(torch.as_tensor(old != value).any()):
+            if old is None or bool(torch.as_tensor(old != value, device="cpu").any()):
                 raise CannotCapture(
                     f"[optimizer] {name!r} of its state changes on the host at each step, expected "
                     "it on the device: pass fused=True or capturable=True if the optimizer has it"

@@ -143,7 +143,7 @@ def read(source: torch.Tensor) -> torch.Tensor:
     buffer = buffer_of(source.untyped_storage())
     view, target = view_of(source), executor.current().target
     if 0 in view.shape:
-        return torch.empty(view.shape, dtype=source.dtype)
+        return torch.empty(view.shape, dtype=source.dtype, device="cpu")
     whole = to_host(target.get(buffer.value()), buffer.layout.dtype).reshape(-1)
     if whole.dtype != source.dtype:
         whole = whole.view(source.dtype)
@@ -155,7 +155,8 @@ def _write_from_host(source: torch.Tensor, dst: torch.Tensor) -> None:
     buffer, view = buffer_of(dst.untyped_storage()), view_of(dst)
     layout = buffer.layout
     if views.covers(view, layout.shape, layout.type.dtype):
-        dense = torch.empty_strided(view.shape, view.strides, dtype=dst.dtype).copy_(source)
+        dense = torch.empty_strided(view.shape, view.strides, dtype=dst.dtype, device="cpu")
+        dense.copy_(source)
         order = sorted(range(dense.dim()), key=lambda d: (-view.strides[d], d))
         host = tensor.host_array(dense.permute(order)).reshape(layout.shape)
         buffer.array, buffer.shared = executor.current().target.put(host), False

@@ -278,7 +278,7 @@ def encoder_layer(src: torch.Tensor, *arguments: Any) -> torch.Tensor:
             f"[_transformer_encoder_layer_fwd] expected no mask for a nested tensor, got {rest}"
         )
     sizes, padded = src._nested_tensor_size(), src.to_padded_tensor(0.0)
-    place = torch.arange(padded.shape[1])
+    place = torch.arange(padded.shape[1], device="cpu")
     padding = (place >= sizes[:, :1]).to(src.device)  # [sequences, longest]
     layer = torch.ops.aten._transformer_encoder_layer_fwd.default
     return from_padded(layer(padded, *weights, padding, 1), sizes)

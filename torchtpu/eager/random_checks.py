@@ -122,7 +122,8 @@ def binomial(
 
 @functools.cache
 def _check_binomial(count: torch.dtype, prob: torch.dtype) -> None:
-    torch.binomial(torch.empty(0, dtype=count), torch.empty(0, dtype=prob), generator=_unused)
+    counts, probabilities = (torch.empty(0, dtype=d, device="cpu") for d in (count, prob))
+    torch.binomial(counts, probabilities, generator=_unused)
 
 
 def _native_dropout(
