@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from torchtpu.private import jax as private
-from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Settings, Target
+from torchtpu.targets.base import DeviceInfo, Executable, Settings, Target
 from torchtpu.targets.pjrt import PjrtTarget
 from torchtpu.targets.world import CpuWorld
 
