@@ -18,28 +18,35 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.placement import Place, arranged
 from torchtpu.targets.world import World
 
 __all__ = [
+    "LAUNCH_VARIABLES",
     "PLATFORMS",
     "CompileReport",
     "DeviceInfo",
     "Executable",
+    "Place",
     "Settings",
     "Target",
     "TargetError",
     "World",
     "absent",
+    "arranged",
     "compile_for",
     "create",
     "default",
     "is_abstract",
+    "local_chips",
     "names",
     "register_kernels",
     "register_rules",
     "simulated",
 ]
 
+# What the processes of a launch on TPUs find each other by: addresses, and chips along x, y, z.
+LAUNCH_VARIABLES = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
 PLATFORMS = ("tpu", "cpu")  # for which programs can be lowered without their devices
 _NOT_TARGETS = frozenset(
     {
@@ -51,6 +58,7 @@ _NOT_TARGETS = frozenset(
         "compile_only",
         "matmul_passes",
         "pjrt",
+        "placement",
         "plugin",
         "schur",
         "tpu_compiler",
@@ -131,6 +139,13 @@ def absent(spec: str) -> str:
     module = importlib.import_module(f"torchtpu.targets.{name}")
     said: str = module.absent() if hasattr(module, "absent") else ""
     return said
+
+
+def local_chips() -> int:
+    """Return how many TPU chips this host has."""
+    from torchtpu.targets import tpu
+
+    return tpu.chips()
 
 
 def default(is_absent: Callable[[str], object] = absent) -> str:

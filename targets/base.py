@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from torchtpu.sim.memory import HbmAccount, MemoryUse
+from torchtpu.targets.placement import Place
 from torchtpu.targets.world import World
 
 DeviceArray = Any  # the target's own handle of an array in device memory
@@ -135,6 +136,10 @@ class Target(ABC):
     def clock_s(self) -> float | None:
         """Return the device's own time in seconds where it has one (it is simulated), else None."""
         return None
+
+    def places(self) -> list[Place]:
+        """Return where the device of each rank of the world is; none where they have no places."""
+        return []
 
     def reserve(self, _holder: Any, _size_bytes: int) -> None:
         """A storage asks for memory that nothing is written to yet: its `array` is None.

@@ -14,6 +14,7 @@ import numpy as np
 
 from torchtpu.private import jax as private
 from torchtpu.sim.memory import HbmAccount
+from torchtpu.targets import placement
 from torchtpu.targets.base import DeviceArray, DeviceInfo, Executable, Target, TargetError
 
 AHEAD = 256  # launches that the host may be ahead of the device
@@ -67,6 +68,9 @@ class PjrtTarget(Target):
             memory_bytes=0 if limit == _UNLIMITED_BYTES else limit,
             cores=int(getattr(self._device, "num_cores", 1)),
         )
+
+    def places(self) -> list[placement.Place]:
+        return placement.places(self._world)
 
     def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
         # XLA may alias host memory for as long as the array lives, so it gets a copy of its own.

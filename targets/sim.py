@@ -26,8 +26,17 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.placement import Place
 
 DEFAULT_CHIP = "v6e"
+_KINDS = {  # chips whose meshes JAX lays out in ways of their own, under its names
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5p",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
 
 
 class SimTarget(Target):
@@ -65,6 +74,22 @@ class SimTarget(Target):
             topology=format_shape(self.topology.shape) if self.topology else "",
             simulated=True,
         )
+
+    def places(self) -> list[Place]:
+        if self.topology is None:
+            return []
+        found = [(n, self.topology.coords(n)) for n in self.topology.rank_order]
+        return [
+            Place(
+                id=number,
+                coords=(at.x, at.y, at.z),
+                core_on_chip=at.core,
+                slice_index=at.slice,
+                process_index=rank,
+                device_kind=_KINDS.get(self.device.chip.name, ""),
+            )
+            for rank, (number, at) in enumerate(found)
+        ]
 
     @property
     def statistics(self) -> MemoryUse:
