@@ -18,6 +18,7 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.meshes import DeviceMesh, Spec
 from torchtpu.targets.placement import Place, arranged
 from torchtpu.targets.world import World
 
@@ -26,9 +27,11 @@ __all__ = [
     "PLATFORMS",
     "CompileReport",
     "DeviceInfo",
+    "DeviceMesh",
     "Executable",
     "Place",
     "Settings",
+    "Spec",
     "Target",
     "TargetError",
     "World",
@@ -57,6 +60,7 @@ _NOT_TARGETS = frozenset(
         "compile_batch",
         "compile_only",
         "matmul_passes",
+        "meshes",
         "pjrt",
         "placement",
         "plugin",

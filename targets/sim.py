@@ -26,6 +26,7 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.meshes import Spec
 from torchtpu.targets.placement import Place
 
 DEFAULT_CHIP = "v6e"
@@ -112,7 +113,8 @@ class SimTarget(Target):
     def reserve(self, holder: Any, size_bytes: int) -> None:
         self.device.arrays.reserve(holder, size_bytes)
 
-    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+    def put(self, value: np.ndarray[Any, Any], spec: Spec | None = ()) -> DeviceArray:
+        del spec  # one device
         self.device.arrays.require(value.nbytes)
         if self._numerics:
             made = self._numerics.put(value)
@@ -194,6 +196,11 @@ def create(option: str, settings: Settings) -> Target:
 
     TargetError lists the chips, or says which topologies the chip has.
     """
+    if settings.mesh:
+        raise TargetError(
+            "[spmd] target sim simulates one device and cannot partition programs; use target cpu "
+            "for their numerics, or torchtpu.aot_compile(mesh=...) for what a TPU makes of them"
+        )
     name, _, wanted = option.partition(":")
     try:
         chip = chips.load(name or DEFAULT_CHIP).require_complete()

@@ -51,7 +51,7 @@ def create(_option: str, settings: Settings) -> Target:
         client = plugin.client(library, timeout_s=settings.start_timeout_s, apart=bool(other))
     except TargetError as error:
         raise TargetError(f"[tpu] {error}; {_INSTEAD}") from error
-    return _TpuTarget(client, name="tpu", platform=client.platform)
+    return _TpuTarget(client, name="tpu", platform=client.platform, axes=settings.mesh)
 
 
 class _TpuTarget(PjrtTarget):
