@@ -15,7 +15,7 @@ _library.define("sharding_constraint(Tensor input, str spec) -> Tensor")
 
 def spelled(spec: Spec) -> str:
     """Return a spec as the op takes it: "data,|tensor," (axes end in a comma, dims in a bar)."""
-    return "|".join("".join(f"{axis}," for axis in axes) for axes in spec)
+    return "|".join(["".join([f"{axis}," for axis in axes]) for axes in spec])  # read by Dynamo
 
 
 def constraint(tensor: torch.Tensor, spec: str) -> torch.Tensor:

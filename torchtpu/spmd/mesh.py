@@ -76,14 +76,15 @@ class Mesh:
                 if axis in seen:
                     raise TpuError(f"[{op}] axis {axis!r} stands twice in spec {tuple(spec)}")
                 seen.add(axis)
-            count = math.prod(p for axis in split for _, p in self.parts[axis])
+            parts = [part for axis in split for part in self.parts[axis]]  # a list, for Dynamo
+            count = math.prod([size for _, size in parts])
             if size % count:
                 raise TpuError(
                     f"[{op}] expected dim of size {size} to be a multiple of the {count} devices "
                     f"along {axes!r}, in a tensor of {tuple(shape)} with spec {tuple(spec)}: pad "
                     "it, or do not split it"
                 )
-            dims.append(tuple(name for axis in split for name, _ in self.parts[axis]))
+            dims.append(tuple([name for name, _ in parts]))
         while dims and not dims[-1]:
             dims.pop()
         return tuple(dims)
