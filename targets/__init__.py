@@ -18,29 +18,39 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.meshes import DeviceMesh, Spec
+from torchtpu.targets.placement import Place, arranged
 from torchtpu.targets.world import World
 
 __all__ = [
     "EXCHANGING",
+    "LAUNCH_VARIABLES",
     "PLATFORMS",
     "CompileReport",
     "DeviceInfo",
+    "DeviceMesh",
     "Executable",
+    "Place",
     "Settings",
+    "Spec",
     "Target",
     "TargetError",
     "World",
     "absent",
+    "arranged",
     "compile_for",
     "create",
     "default",
     "is_abstract",
+    "local_chips",
     "names",
     "register_kernels",
     "register_rules",
     "simulated",
 ]
 
+# What the processes of a launch on TPUs find each other by: addresses, and chips along x, y, z.
+LAUNCH_VARIABLES = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
 PLATFORMS = ("tpu", "cpu")  # for which programs can be lowered without their devices
 EXCHANGING = ("cpu",)  # on which collectives are fastest as messages (lowerings/exchanges.py)
 _NOT_TARGETS = frozenset(
@@ -52,7 +62,9 @@ _NOT_TARGETS = frozenset(
         "compile_batch",
         "compile_only",
         "matmul_passes",
+        "meshes",
         "pjrt",
+        "placement",
         "plugin",
         "schur",
         "tpu_compiler",
@@ -133,6 +145,13 @@ def absent(spec: str) -> str:
     module = importlib.import_module(f"torchtpu.targets.{name}")
     said: str = module.absent() if hasattr(module, "absent") else ""
     return said
+
+
+def local_chips() -> int:
+    """Return how many TPU chips this host has."""
+    from torchtpu.targets import tpu
+
+    return tpu.chips()
 
 
 def default(is_absent: Callable[[str], object] = absent) -> str:

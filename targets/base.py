@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from torchtpu.sim.memory import HbmAccount, MemoryUse
+from torchtpu.targets.meshes import Axes, DeviceMesh, Spec
+from torchtpu.targets.placement import Place
 from torchtpu.targets.world import World
 
 DeviceArray = Any  # the target's own handle of an array in device memory
@@ -28,6 +30,7 @@ class Settings:
     imitate_tpu_matmul: bool = False  # where values come from a CPU: float32 as on a TPU
     start_timeout_s: float = 120.0  # for a library that loads, or waits for other hosts
     world: World | None = None  # the processes that this one is one of
+    mesh: Axes = ()  # of the devices of this process; none: it has one device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,7 @@ class Target(ABC):
     platform: str  # what JAX calls the platform that lowerings are specialised for
     memory: HbmAccount  # what live storages take of the device's memory
     is_abstract = False  # True: arrays have no values
+    mesh: DeviceMesh | None = None  # that programs are partitioned over; None: one device
 
     @property
     def statistics(self) -> MemoryUse:
@@ -97,8 +101,11 @@ class Target(ABC):
         """Describe the device of this process."""
 
     @abstractmethod
-    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
-        """Copy a host array to the device; the host's may be changed as soon as this returns."""
+    def put(self, value: np.ndarray[Any, Any], spec: Spec | None = ()) -> DeviceArray:
+        """Copy a host array to the device; the host's may be changed as soon as this returns.
+
+        spec: how it lies on a mesh; None: as nothing that anybody wrote.
+        """
 
     @abstractmethod
     def get(self, array: DeviceArray) -> np.ndarray[Any, Any]:
@@ -135,6 +142,10 @@ class Target(ABC):
     def clock_s(self) -> float | None:
         """Return the device's own time in seconds where it has one (it is simulated), else None."""
         return None
+
+    def places(self) -> list[Place]:
+        """Return where the device of each rank of the world is; none where they have no places."""
+        return []
 
     def reserve(self, _holder: Any, _size_bytes: int) -> None:
         """A storage asks for memory that nothing is written to yet: its `array` is None.

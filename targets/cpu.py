@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -29,21 +30,28 @@ def create(_option: str, settings: Settings) -> Target:
     """Make the target; it has no options."""
     asked = settings.world
     world = CpuWorld(asked) if asked is not None and asked.size > 1 else None
-    client = world.client if world else _client()
-    made = _CpuTarget(client, name="cpu", platform="cpu", libraries={"lapack_": _fill_in_lapack})
+    devices = math.prod(size for _, size in settings.mesh)
+    client = world.client if world else _client(devices)
+    made = _CpuTarget(
+        client,
+        name="cpu",
+        platform="cpu",
+        libraries={"lapack_": _fill_in_lapack},
+        axes=settings.mesh,
+    )
     made.world = world
     made.bfloat16_passes = settings.imitate_tpu_matmul
     return made
 
 
 @cache
-def _client() -> Any:
+def _client(devices: int) -> Any:
     """Make a client of our own, so the user's JAX programs and settings are not touched.
 
     It lives as long as the process: jaxlib takes a later client at the address of an earlier one
     for that one, and refuses its buffers.
     """
-    return private.cpu_client()
+    return private.cpu_client(devices)
 
 
 class _CpuTarget(PjrtTarget):

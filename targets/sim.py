@@ -26,8 +26,18 @@ from torchtpu.targets.base import (
     Target,
     TargetError,
 )
+from torchtpu.targets.meshes import Spec
+from torchtpu.targets.placement import Place
 
 DEFAULT_CHIP = "v6e"
+_KINDS = {  # chips whose meshes JAX lays out in ways of their own, under its names
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5p",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
 
 
 class SimTarget(Target):
@@ -66,6 +76,22 @@ class SimTarget(Target):
             simulated=True,
         )
 
+    def places(self) -> list[Place]:
+        if self.topology is None:
+            return []
+        found = [(n, self.topology.coords(n)) for n in self.topology.rank_order]
+        return [
+            Place(
+                id=number,
+                coords=(at.x, at.y, at.z),
+                core_on_chip=at.core,
+                slice_index=at.slice,
+                process_index=rank,
+                device_kind=_KINDS.get(self.device.chip.name, ""),
+            )
+            for rank, (number, at) in enumerate(found)
+        ]
+
     @property
     def statistics(self) -> MemoryUse:
         return self.device.arrays
@@ -87,7 +113,8 @@ class SimTarget(Target):
     def reserve(self, holder: Any, size_bytes: int) -> None:
         self.device.arrays.reserve(holder, size_bytes)
 
-    def put(self, value: np.ndarray[Any, Any]) -> DeviceArray:
+    def put(self, value: np.ndarray[Any, Any], spec: Spec | None = ()) -> DeviceArray:
+        del spec  # one device
         self.device.arrays.require(value.nbytes)
         if self._numerics:
             made = self._numerics.put(value)
@@ -169,6 +196,11 @@ def create(option: str, settings: Settings) -> Target:
 
     TargetError lists the chips, or says which topologies the chip has.
     """
+    if settings.mesh:
+        raise TargetError(
+            "[spmd] target sim simulates one device and cannot partition programs; use target cpu "
+            "for their numerics, or torchtpu.aot_compile(mesh=...) for what a TPU makes of them"
+        )
     name, _, wanted = option.partition(":")
     try:
         chip = chips.load(name or DEFAULT_CHIP).require_complete()

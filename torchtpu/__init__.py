@@ -9,6 +9,7 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchtpu import spmd
     from torchtpu.aot.compiling import aot_compile
     from torchtpu.aot.export import export
     from torchtpu.aot.load import load_exported
@@ -24,6 +25,7 @@ __all__ = [
     "export",
     "load_exported",
     "register",
+    "spmd",
 ]
 
 _LAZY = {
@@ -32,6 +34,7 @@ _LAZY = {
     "load_exported": "torchtpu.aot.load",
     "explain_recompiles": "torchtpu.recompiles",
     "register": "torchtpu.registration",
+    "spmd": "torchtpu.spmd",
 }
 _WITHOUT_TORCH = frozenset(
     {
@@ -71,7 +74,8 @@ def __getattr__(name: str) -> object:
     """Import the module that owns a public name the first time somebody asks for it (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"[torchtpu] no attribute {name!r}, expected one of {__all__}")
-    value: object = getattr(import_module(_LAZY[name]), name)
+    owner = import_module(_LAZY[name])
+    value: object = owner if owner.__name__ == f"{__name__}.{name}" else getattr(owner, name)
     setattr(sys.modules[__name__], name, value)
     return value
 

@@ -90,8 +90,10 @@ class _Module(types.ModuleType):
         return is_initialized()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "optimizers":  # imported at its first use
-            return importlib.import_module("torch.tpu.optimizers")
+        if name in ("optimizers", "distributed"):  # imported at their first use
+            return importlib.import_module(f"torch.tpu.{name}")
+        if name == "topology_aware_mesh":
+            return importlib.import_module("torch.tpu.distributed").topology_aware_mesh
         raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
 
     @property

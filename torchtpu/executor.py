@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torchtpu import config, logs, recompiles, targets
+from torchtpu import config, logs, recompiles, sharding, targets
 from torchtpu.background import Job, Workers
 from torchtpu.cache import (
     Codec,
@@ -24,7 +24,7 @@ from torchtpu.cache import (
 from torchtpu.cache import configured as configured_tiers
 from torchtpu.errors import TpuError
 from torchtpu.program import ArrayType, Program
-from torchtpu.targets import Executable, Target
+from torchtpu.targets import DeviceMesh, Executable, Target
 
 _PRECISION = {"medium": "default", "high": "high", "highest": "highest"}
 
@@ -32,6 +32,7 @@ _PRECISION = {"medium": "default", "high": "high", "highest": "highest"}
 _matmul_precision = "highest"  # torch's default for float32 matmuls
 
 _world: targets.World | None = None
+_axes: tuple[tuple[str, int], ...] = ()
 
 holders: list[Callable[[], None]] = []  # make those let go who keep executables of their own
 
@@ -41,6 +42,7 @@ class Executor:
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.mesh = target.mesh
         self.cache: ProgramCache[Executable] = ProgramCache(config.get("cache_entries"), holders)
         self.tiers: Tiers = configured_tiers(self.cache)
         self.allow_cache = True  # False: every request compiles
@@ -54,6 +56,9 @@ class Executor:
 
     def executable(self, program: Program) -> Executable:
         """Return the compiled program; the same program text compiles once."""
+        if self.mesh is not None and program.shardings is None:
+            by_sharding = sharding.BySharding(program, self.mesh, self.executable)
+            return Executable(run=by_sharding, module=program.name, nbytes=0)
         key, spelled = self._key(program)
         started = self._started.get(key)
         if started is not None:
@@ -63,7 +68,12 @@ class Executor:
         return self.cache.get(key, lambda: self._obtain(program, spelled))
 
     def start(self, program: Program) -> Job[Executable]:
-        """Trace a program now and compile it in another thread, where no cache tier has it."""
+        """Trace a program now and compile it in another thread, where no cache tier has it.
+
+        On a mesh it is traced when it runs: only then is it known how its inputs lie.
+        """
+        if self.mesh is not None and program.shardings is None:
+            return Job.of(self.executable(program))
         key, spelled = self._key(program)
         started = self._started.get(key)
         if started is not None:
@@ -156,7 +166,7 @@ class Executor:
             )
         recompiles.history.note(program, _matmul_precision)
         self.cache.stats.add(traces=1)
-        module, outputs = lower(program, self.target.platform, _matmul_precision)
+        module, outputs = lower(program, self.target.platform, _matmul_precision, self.mesh)
         self._dump(program.name, module)
         traced_s = time.perf_counter() - start
 
@@ -199,6 +209,7 @@ def program_key(program: Program, matmul_precision: str) -> Entries | None:
                 ("donated", program.donated),
                 ("matmul precision", matmul_precision),
                 *([("attention", "math")] if config.get("attention") == "math" else []),
+                *([] if program.shardings is None else [("shardings", program.shardings)]),
             ]
         )
     except Unencodable:
@@ -206,14 +217,21 @@ def program_key(program: Program, matmul_precision: str) -> Entries | None:
 
 
 def lower(
-    program: Program, platform: str, matmul_precision: str = "highest", **placed: Any
+    program: Program,
+    platform: str,
+    matmul_precision: str = "highest",
+    mesh: DeviceMesh | None = None,
+    **placed: Any,
 ) -> tuple[Any, list[ArrayType]]:
     """Lower a program for a platform ("cpu", "tpu"); return its StableHLO module and output types.
 
-    placed: in_shardings and out_shardings of jax.jit.
+    mesh: where the inputs lie as the program's shardings say. placed: in_shardings and
+    out_shardings of jax.jit.
     """
+    if mesh is not None and program.shardings is not None:
+        placed = {"in_shardings": tuple(mesh.given(spec) for spec in program.shardings)}
     with torch_semantics(matmul_precision):
-        traced = jitted(program, **placed).trace(*argument_types(program))
+        traced = jitted(program, mesh, **placed).trace(*argument_types(program))
         module = traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
     return module, [ArrayType(tuple(o.shape), o.dtype) for o in traced.out_info]
 
@@ -228,12 +246,15 @@ def torch_semantics(matmul_precision: str) -> Iterator[None]:
         yield
 
 
-def jitted(program: Program, **placed: Any) -> Any:
+def jitted(program: Program, mesh: DeviceMesh | None = None, **placed: Any) -> Any:
     """Return a program as a function under jax.jit; placed: its shardings."""
     import jax
 
     def call(*inputs: Any) -> list[Any]:
-        return program(*inputs)
+        if mesh is None:
+            return program(*inputs)
+        with sharding.tracing(mesh, inputs, program.shardings):
+            return program(*inputs)
 
     call.__name__ = call.__qualname__ = program.name
     return jax.jit(call, donate_argnums=program.donated, keep_unused=True, **placed)
@@ -257,6 +278,7 @@ def current() -> Executor:
         imitate_tpu_matmul=config.get("imitate_tpu_matmul"),
         start_timeout_s=config.get("start_timeout_s"),
         world=_world,
+        mesh=_axes,
     )
     return Executor(targets.create(config.get("target"), settings))
 
@@ -272,6 +294,11 @@ def join(world: targets.World) -> None:
     TpuError where the device is in use already, alone or as another rank.
     """
     global _world
+    if _axes:
+        raise TpuError(
+            "[init_process_group] expected a process with one device, got one that drives a mesh "
+            "(torchtpu.spmd.use): choose either one process per device or one for all"
+        )
     if _world is not None and (_world.rank, _world.size) == (world.rank, world.size):
         return
     if is_made():
@@ -282,6 +309,27 @@ def join(world: targets.World) -> None:
             "init_process_group before the first tensor on the device, once per process"
         )
     _world = world
+
+
+def spread(axes: tuple[tuple[str, int], ...]) -> None:
+    """Make the process's device a mesh of devices, by names and sizes; it is so from then on.
+
+    TpuError where the device is in use already, or the process is a rank of a world.
+    """
+    global _axes
+    if _axes == axes:
+        return
+    if _world is not None:
+        raise TpuError(
+            "[spmd.use] expected a process without a process group, got rank "
+            f"{_world.rank} of {_world.size}: choose either one process per device or one for all"
+        )
+    if is_made() or _axes:
+        raise TpuError(
+            "[spmd.use] expected a process that has not used device tpu yet: call it before the "
+            "first tensor on the device, once per process"
+        )
+    _axes = axes
 
 
 def matmul_precision() -> str:

@@ -46,6 +46,7 @@ class Program:
     """Nodes from inputs to outputs; `donated` are inputs whose memory the outputs may take over.
 
     ranks: the processes that run it together, this one among them; none: this one alone.
+    shardings: how the inputs lie on the mesh of a process with many devices (targets.Spec).
     """
 
     inputs: tuple[ArrayType, ...]
@@ -53,6 +54,7 @@ class Program:
     outputs: tuple[int, ...]
     donated: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
+    shardings: tuple[Any, ...] | None = None
     label: str = field(default="", compare=False)  # a name of its own: a compiled graph's
 
     @property

@@ -15,6 +15,8 @@ import torch
 _NAME = "torch_tpu"
 # Modules under torch_tpu's names and the ones of ours that they are.
 _SAME = {
+    "torch.tpu.distributed": "torchtpu.distributed.api",
+    "torch.tpu.distributed.environment": "torchtpu.distributed.launch",
     "torch.tpu.optimizers": "torchtpu.optimizers",
     "torch_tpu._internal.compile": "torchtpu.compiler.backend",
 }
@@ -51,6 +53,14 @@ class _Loader(importlib.abc.Loader):
             "Stand-in for Google's torch_tpu, made by torchtpu; the device is torch.device('tpu')."
         )
         return types.ModuleType(spec.name, text)
+
+    def get_code(self, name: str) -> types.CodeType | None:
+        """Return what `python -m` runs: the code of our module of that name."""
+        spec = importlib.util.find_spec(_SAME[name]) if name in _SAME else None
+        loader = spec.loader if spec else None
+        if not isinstance(loader, importlib.abc.InspectLoader):
+            return None
+        return loader.get_code(_SAME[name])
 
     def exec_module(self, module: types.ModuleType) -> None:
         name = module.__name__

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from torchtpu import dtypes, executor, views
+from torchtpu import dtypes, executor, targets, views
 from torchtpu.errors import FreedStorageError, TpuError
 from torchtpu.program import ArrayType, Node, Program, Ref
 
@@ -129,6 +129,14 @@ class Buffer:
                 Buffer.on_zeros(self)
         return self.array
 
+    def overwrite(self, value: np.ndarray[Any, Any]) -> None:
+        """Replace all contents by a host array; on a mesh it lies as the contents before."""
+        target = executor.current().target
+        spec: targets.Spec | None = ()
+        if target.mesh is not None and self.array is not None:
+            spec = target.mesh.spec(self.value()) or ()
+        self.array, self.shared, self.freed = target.put(value, spec), False, ""
+
     def resize(self, nbytes: int) -> None:
         """Keep the first bytes in a storage of another size; 0 frees the memory (as FSDP does)."""
         if nbytes == self.layout.nbytes:
@@ -203,8 +211,8 @@ _SENT_BYTES = 1 << 20  # zeros up to here come from the host, which compiles not
 
 def _zeros(layout: Layout) -> Any:
     target, dtype = executor.current().target, layout.type.dtype
-    if layout.nbytes <= _SENT_BYTES:
-        return target.put(np.zeros(layout.shape, dtype))
+    if layout.nbytes <= _SENT_BYTES or target.mesh is not None:
+        return target.put(np.zeros(layout.shape, dtype), None)
     node = Node("aten::zeros", _full, (Ref(0), layout.shape), (), 1)
     program = Program((ArrayType((), dtype),), (node,), (1,))
     return executor.current().executable(program).run([target.put(np.zeros((), dtype))])[0]

@@ -123,10 +123,7 @@ def _write(self: Storage, data: np.ndarray[Any, Any]) -> Storage:
     """Replace all bytes, keeping the buffer's layout."""
     buffer = buffer_of(self)
     dtype, shape = buffer.layout.type.dtype, buffer.layout.shape
-    buffer.array = executor.current().target.put(
-        np.ascontiguousarray(data).view(dtype).reshape(shape)
-    )
-    buffer.shared, buffer.freed = False, ""
+    buffer.overwrite(np.ascontiguousarray(data).view(dtype).reshape(shape))
     return self
 
 

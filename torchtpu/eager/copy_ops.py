@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -12,7 +13,7 @@ from torchtpu import executor, tensor, views
 from torchtpu.eager.view_ops import kernel
 from torchtpu.errors import TpuError
 from torchtpu.private import torch as private
-from torchtpu.storage import buffer_of
+from torchtpu.storage import Buffer, Deferred, buffer_of
 from torchtpu.tensor import from_host, to_host, view_of
 
 _UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)  # of lazy modules
@@ -51,7 +52,22 @@ def zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
 def zeros_like(self: torch.Tensor, **options: Any) -> torch.Tensor:
     """The same with the shape, and by default the strides, of another tensor."""
     made: torch.Tensor = torch.ops.aten.empty_like.default(self, **options)
-    return made if made.device.type == "tpu" else made.zero_()  # here, no contents are zeros
+    if made.device.type != "tpu":
+        return made.zero_()  # here, no contents are zeros
+    if executor.current().mesh is not None and self.device.type == "tpu":
+        _lie_alike(buffer_of(made.untyped_storage()), buffer_of(self.untyped_storage()))
+    return made
+
+
+def _lie_alike(zeros: Buffer, other: Buffer) -> None:
+    """Let zeros lie on the mesh as another buffer of the same shape does: an optimizer's state."""
+    target, array = executor.current().target, other.array
+    if zeros.layout.shape != other.layout.shape or array is None or isinstance(array, Deferred):
+        return
+    assert target.mesh is not None
+    spec = target.mesh.spec(array)
+    if spec:
+        zeros.array = target.put(np.zeros(zeros.layout.shape, zeros.layout.type.dtype), spec)
 
 
 @kernel("aten::empty_strided")
@@ -159,8 +175,7 @@ def _write_from_host(source: torch.Tensor, dst: torch.Tensor) -> None:
         dense.copy_(source)
         order = sorted(range(dense.dim()), key=lambda d: (-view.strides[d], d))
         host = tensor.host_array(dense.permute(order)).reshape(layout.shape)
-        buffer.array, buffer.shared = executor.current().target.put(host), False
-        buffer.freed = ""
+        buffer.overwrite(host)
     else:
         torch.ops.aten.copy_.default(dst, from_host(source.contiguous()))
 

@@ -108,6 +108,7 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
         out_variants,
         random_checks,
         schema,
+        sharding,
         sparse,
         sparse_compressed,
         vendor,
@@ -125,7 +126,7 @@ def _hand_written() -> dict[str, Callable[..., Any]]:
         out_variants,
         random_checks,
     )
-    del linalg, nested, sparse, sparse_compressed, vendor
+    del linalg, nested, sharding, sparse, sparse_compressed, vendor
     return {n: _annotated(n, fn) for n, fn in view_ops.KERNELS.items() if schema.exists(n)}
 
 

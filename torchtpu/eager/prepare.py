@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from torchtpu import dtypes, views
+from torchtpu import dtypes, executor, sharding, views
 from torchtpu.eager.call import Call, OutputsNeedResize, Scalar, nothing
 from torchtpu.eager.meta import MetaResult, result_type, run_meta
 from torchtpu.eager.schema import Kind
@@ -187,6 +187,8 @@ class Preparation:
             for b, view, _ in written
             if views.covers(view, self.buffers[b].layout.shape, self.buffers[b].layout.type.dtype)
         }
+        if executor.current().mesh is not None:
+            whole = set()  # what is written lies as it did before
         names = self.lowering.shape_only
         used = {
             p.buffer
@@ -311,6 +313,10 @@ class Preparation:
                 base = Ref(self.inputs[buffer])
             args = (base, view, outputs[output], layout.shape, layout.type.dtype)
             latest[buffer] = self._node("view", _write, args, 1)[0]
+        if executor.current().mesh is not None:
+            for buffer, ref in latest.items():
+                both = ref, Ref(self.inputs[buffer])
+                latest[buffer] = self._node("view", sharding.keep, both, 1)[0]
         return latest
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torchtpu import sharding
 from torchtpu.lowerings.elementary import real_dtype
 from torchtpu.lowerings.registry import Array, lowering
 
@@ -22,7 +23,7 @@ def bits(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Random bits as uint32 or uint64."""
     algorithm = lax.RandomAlgorithm.RNG_PHILOX
     drawn = lax.rng_bit_generator(key, shape, dtype=dtype, algorithm=algorithm)
-    return drawn[1]
+    return sharding.replicated(drawn[1])  # a part of them drawn alone would be other numbers
 
 
 def split(key: Array, count: int) -> list[Array]:

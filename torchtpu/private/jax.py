@@ -76,11 +76,11 @@ def parse_portable(artifact: bytes) -> Any:
 
 
 @taken_from("jax")
-def cpu_client() -> Any:
+def cpu_client(devices: int) -> Any:
     """Return a new client of XLA's CPU backend, whose programs run asynchronously."""
     from jax._src.lib import xla_client  # type: ignore[attr-defined]  # a re-export
 
-    return xla_client.make_cpu_client(asynchronous=True)
+    return xla_client.make_cpu_client(asynchronous=True, num_devices=devices)
 
 
 _FOREVER_S = 1_000_000
@@ -202,6 +202,18 @@ def compile_options(devices: Sequence[Any] = ()) -> Any:
         num_partitions=len(devices),
         device_assignment=np.array([[d.id for d in devices]]),
     )
+
+
+@taken_from("jax")
+def output_specs(loaded: Any, mesh: Any) -> list[Any]:
+    """Return the PartitionSpecs on a mesh of a loaded executable's results.
+
+    Raises jax's errors for what no axes of the mesh can say.
+    """
+    from jax._src import sharding_impls
+
+    found = loaded.get_output_shardings() or ()
+    return [s for one in found for s in sharding_impls.parse_flatten_op_sharding(one, mesh)]
 
 
 @taken_from("jax")

@@ -51,6 +51,8 @@ def entries(program: Program, precision: str) -> dict[Entry, Any]:
     found |= derived
     found[Entry("", "outputs")] = program.outputs
     found[Entry("", "donation")] = program.donated
+    if program.shardings is not None:
+        found[Entry("", "shardings")] = program.shardings
     found[Entry("", "matmul precision")] = precision
     return found
 
