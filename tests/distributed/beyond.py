@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 
 import torchtpu  # noqa: F401  # names device tpu
 from tests.distributed import conformance
+from torchtpu.distributed.calling import Caller
 
 
 def every(rank: int, names: list[str]) -> dict[str, str]:
@@ -79,6 +82,69 @@ def functional(rank: int, size: int) -> None:
     equal(funcol.broadcast(x, 1, world), *[1.0] * size)
     swapped = funcol.all_to_all_single(x, [1] * size, [1] * size, world)
     equal(swapped, *range(size))
+
+
+def in_graphs(rank: int, size: int) -> None:
+    """Collectives of a compiled graph are a part of its program, and are launched with it."""
+    import torch.distributed._functional_collectives as funcol
+
+    group: Any = dist.group.WORLD
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = funcol.all_reduce(x * 2, "sum", group)
+        rows = funcol.all_gather_tensor(whole[:2] + rank, 0, group)
+        kept = funcol.reduce_scatter_tensor(rows, "avg", 0, group)
+        swapped = funcol.all_to_all_single(rows, None, None, group)
+        return whole + 1, kept.sum() + swapped.sum()
+
+    x = torch.arange(3.0, device="tpu") + rank
+    expected = step(x)
+    compiled = torch.compile(step, fullgraph=True)
+    compiled(x)
+    with counted("_submit") as alone, counted("run_graph") as graphs:
+        found = compiled(x)
+    assert (alone, graphs) == ([], [True]), (alone, graphs)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.cpu(), b.cpu()), (a, b)
+
+
+def in_different_graphs(rank: int, size: int) -> None:
+    """Where ranks run different graphs, their collectives meet one by one."""
+    import torch.distributed._functional_collectives as funcol
+
+    group: Any = dist.group.WORLD
+
+    def step(x: torch.Tensor, *, logs: bool) -> torch.Tensor:
+        whole: torch.Tensor = funcol.all_reduce(x, "sum", group)
+        return whole * 3 if logs else whole + 1
+
+    compiled = torch.compile(step, fullgraph=True)
+    x = torch.ones(2, device="tpu")
+    with counted("run_graph") as graphs:
+        equal(compiled(x, logs=rank == 0), *[3 * size if rank == 0 else size + 1] * 2)
+        equal(compiled(x, logs=True), *[3 * size] * 2)  # and together again
+    assert graphs == [False, True], graphs
+    # a rank that runs the same without a graph: everybody learns of it
+    run = step if rank == 0 else compiled
+    with pytest.raises(RuntimeError, match="expected the same collective"):
+        run(x, logs=True)
+
+
+@contextmanager
+def counted(name: str) -> Iterator[list[Any]]:
+    """Note what a method of groups returns, when it is called."""
+    method = getattr(Caller, name)
+    found: list[Any] = []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        found.append(method(*args, **kwargs))
+        return found[-1]
+
+    setattr(Caller, name, noting)
+    try:
+        yield found
+    finally:
+        setattr(Caller, name, method)
 
 
 def groups(rank: int, size: int) -> None:
@@ -215,6 +281,17 @@ def compiles_once(rank: int, size: int) -> None:
 
 
 NAMES = [
-    *("averages", "coalesced", "functional", "groups", "objects", "uneven", "barriers", "works"),
+    *(
+        "averages",
+        "coalesced",
+        "functional",
+        "in_graphs",
+        "in_different_graphs",
+        "groups",
+        "objects",
+        "uneven",
+        "barriers",
+        "works",
+    ),
     *("from_two_threads", "inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
 ]

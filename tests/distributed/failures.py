@@ -238,21 +238,21 @@ def raises(rank: int) -> str:
 
 def killed_inside(rank: int, elements: int) -> str:
     """A rank is killed while a collective runs."""
-    x = ones(elements)
-    dist.all_reduce(x)
+    x, group = ones(elements), dist.new_group(timeout=timedelta(seconds=4))
+    dist.all_reduce(x, group=group)
     if rank == 1:
         pid = os.getpid()
         if os.fork() == 0:  # whoever kills it has to be another process
             time.sleep(0.7)
             os.kill(pid, signal.SIGKILL)
             os._exit(0)
-    return _said(lambda: _for_seconds(8.0, lambda: dist.all_reduce(x)))
+    return _said(lambda: _for_seconds(8.0, lambda: dist.all_reduce(x, group=group)))
 
 
 def stopped(rank: int, elements: int) -> str:
     """A rank stands still for longer than the timeout, wherever it happens to be."""
-    x = ones(elements)
-    dist.all_reduce(x)
+    x, group = ones(elements), dist.new_group(timeout=timedelta(seconds=4))
+    dist.all_reduce(x, group=group)
     if rank == 1:
         pid = os.getpid()
         if os.fork() == 0:
@@ -261,4 +261,4 @@ def stopped(rank: int, elements: int) -> str:
             time.sleep(12.0)
             os.kill(pid, signal.SIGCONT)
             os._exit(0)
-    return _said(lambda: _for_seconds(8.0, lambda: dist.all_reduce(x)))
+    return _said(lambda: _for_seconds(8.0, lambda: dist.all_reduce(x, group=group)))

@@ -75,10 +75,9 @@ def test_a_rank_that_is_gone_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["killed_inside", "stopped"])
 def test_no_collective_hangs(name: str) -> None:
     first, second = world.outcomes(
-        getattr(failures, name), 2, 1 << 20, timeout_s=4.0, patience_s=60.0
+        getattr(failures, name), 2, 1 << 20, timeout_s=20.0, patience_s=100.0
     )
-    assert re.search(
-        "rank 1 is gone|did not come in 4|did not end in 4|another rank stands still", first.result
-    ), first
+    told = "rank 1 is gone|did not come in 4|did not end in 4|another rank stands still"
+    assert re.search(told, str(first.result)), first
     assert float(re.findall(r"after ([\d.]+) s", first.result)[0]) < 30.0
     assert name == "killed_inside" or second.result  # it ends too, when it goes on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,6 +18,22 @@ from torchtpu.tensor import from_host, place_of
 
 log = logging.getLogger("torchtpu")
 _MAX_PLANS = 256  # of one graph; sizes that never come again are forgotten
+
+
+class Others(Protocol):
+    """The processes that take part in a graph's collectives."""
+
+    def run(
+        self, name: str, plan: plan.Plan | None, inputs: list[Any], buffers: Sequence[Any]
+    ) -> list[Any] | None:
+        """Run a plan if all of them are about to; None: each runs its graph op by op."""
+
+
+def _nobody(_graph: torch.fx.Graph) -> Others | None:
+    return None
+
+
+find_others: Callable[[torch.fx.Graph], Others | None] = _nobody  # torchtpu.distributed knows them
 
 
 class CompiledGraph:
@@ -40,6 +56,7 @@ class CompiledGraph:
         self._options = options
         self._captured = captured  # is told of each program
         self._keeps_to_cpu = _keeps_to_cpu(module.graph)
+        self._others = find_others(module.graph)
         self._plans: dict[Any, plan.Plan | None] = {}
         self._compiling: dict[Any, Any] = {}  # kind of input -> a job in another thread
 
@@ -58,7 +75,11 @@ class CompiledGraph:
             known = self._plans[kind] = self._capture(moved, buffers)
             if known and self._options.async_compile:
                 self._compiling[kind] = executor.current().start(known.call.program)
-        if known is None or (self._compiling and self._compiles(kind)):
+        is_ready = known is not None and not (self._compiling and self._compiles(kind))
+        if self._others is not None:
+            made = self._others.run(self._name, known if is_ready else None, inputs, buffers)
+            return self._module(*inputs) if made is None else made
+        if known is None or not is_ready:
             return self._module(*inputs)
         return known.run(inputs, buffers)
 

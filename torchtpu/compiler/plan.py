@@ -35,6 +35,10 @@ class Plan(NamedTuple):
 
     def run(self, inputs: list[Any], buffers: Sequence[Any]) -> list[Any]:
         """Launch on inputs and their buffers (in the same order); the list of inputs is emptied."""
+        launch = modes.current.launch_whole
+        if self.call.program.ranks:  # where all members are about to launch it
+            modes.current.flush()
+            launch = _launch
         kept = {number: inputs[number] for number in self.kept}
         inputs.clear()
         with launch_lock:
@@ -44,7 +48,7 @@ class Plan(NamedTuple):
             special = [b for b in written if b.shared or b.freed]
             call = self.call.unshared if special else self.call
             try:
-                modes.current.launch_whole(call, arrays, made + written)
+                launch(call, arrays, made + written)
             except BaseException:
                 mark_lost(written)
                 raise
@@ -61,6 +65,11 @@ class Plan(NamedTuple):
         for place, keys in self.keys:
             arrays[place] = device_keys(keys.generator, keys.number)
         return arrays
+
+
+def _launch(call: Call, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
+    for target, result in zip(targets, call.run(arrays), strict=True):
+        target.array = result
 
 
 class Changed(NamedTuple):

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from torchtpu import executor
-from torchtpu.distributed import meeting, programs
+from torchtpu.distributed import captured, meeting, programs
 from torchtpu.distributed.base import NamedGroup
-from torchtpu.distributed.engine import Call, Engine
+from torchtpu.distributed.engine import Call, Engine, signature
 from torchtpu.distributed.host_group import over_gloo
 from torchtpu.distributed.operands import (
     Operand,
@@ -27,9 +27,10 @@ from torchtpu.distributed.operands import (
     operands,
     room,
 )
-from torchtpu.distributed.work import Work, Works
+from torchtpu.distributed.work import Work, Works, done
 from torchtpu.dtypes import to_numpy
 from torchtpu.eager import blame
+from torchtpu.eager.capture import CannotCapture
 from torchtpu.program import ArrayType
 from torchtpu.storage import launch_lock
 
@@ -101,6 +102,11 @@ class Caller(NamedGroup):
         self._host: Any = None  # torch's gloo, for tensors on the CPU
         self._batch: list[Work] | None = None  # what is asked for between two marks
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The global numbers of the members, in the group's order."""
+        return self._ranks
+
     def shutdown(self) -> None:
         """Leave the group; the last to go leaves the world."""
         if self._is_world:
@@ -127,6 +133,11 @@ class Caller(NamedGroup):
         said: more words about it; same: what members must agree on, if not on all the words.
         """
         on_device([*inputs, *outputs])
+        if captured.is_on():
+            captured.add(name, fn, inputs, outputs, self._ranks, **static)
+            if finish is not None:
+                finish()
+            return done(outputs)
         held = operands(inputs)
         prepared = self._prepared(
             name, fn, held, outputs, said=said, same=same, memory=memory, **static
@@ -187,6 +198,20 @@ class Caller(NamedGroup):
         timeout_s: float | None,
         payload: bytes = b"",
     ) -> Work:
+        return self._asked(
+            self._call(name, words, signed, launch, outputs, timeout_s, payload=payload)
+        )
+
+    def _call(
+        self,
+        name: str,
+        words: str,
+        signed: int,
+        launch: Callable[[Sequence[bytes]], list[Any]],
+        outputs: Tensors,
+        timeout_s: float | None,
+        **more: Any,
+    ) -> Call:
         work = Work(lambda _, seconds: self._engine.wait(call, seconds), outputs)
         call = Call(
             name=name,
@@ -198,12 +223,33 @@ class Caller(NamedGroup):
             launch=lambda _, payloads: launch(payloads),
             work=work,
             timeout_s=timeout_s or self._timeout_s,
-            payload=payload,
             line=blame.user_place(),
+            **more,
         )
-        return self._asked(call)
+        return call
+
+    def run_graph(self, about: object, name: str, launch: Callable[[], list[Any]]) -> bool:
+        """Launch a program with collectives of this group, if all members are about to do so.
+
+        about: what they have to agree on; None: this one runs op by op, and so will they.
+        launch: returns arrays of the results. False: not all agree; nothing was launched.
+        """
+        launched = []
+
+        def start(_payloads: Sequence[bytes]) -> list[Any]:
+            launched.append(about is not None)
+            return launch() if about is not None else []
+
+        signed = signature(about or "op by op", graph=True)
+        words = f"{name}, compiled" if about else f"{name}, compiled, op by op"
+        call = self._call(name, words, signed, start, [], None, may_differ=True)
+        self._engine.submit(call)
+        self._engine.wait_for_launch(call)
+        return launched == [True]
 
     def _asked(self, call: Call) -> Work:
+        if captured.is_on():
+            raise CannotCapture(f"[{call.name}] is launched on its own, not inside a program")
         work = self._engine.submit(call)
         if self._batch is not None:
             self._batch.append(work)
@@ -221,12 +267,6 @@ class Caller(NamedGroup):
         if self._host is None:
             self._host = over_gloo(self._store, self.rank(), self.size(), self._timeout_s)
         return getattr(self._host, name)(*(a for a in arguments if a is not None))
-
-
-def signature(same: object) -> int:
-    """Return a number for what members have to agree on; never 0."""
-    text = repr(same).encode()
-    return zlib.crc32(text) << 32 | zlib.adler32(text)
 
 
 def channel(name: str) -> int:

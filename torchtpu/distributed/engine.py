@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtpu.distributed.board import Board, Ended, Full, Stuck, differences
+from torchtpu.distributed.board import GAVE_UP, Board, Ended, Full, Stuck, differences
 from torchtpu.distributed.work import Work
 from torchtpu.eager import blame
 from torchtpu.errors import TpuError
@@ -32,6 +33,18 @@ class CollectiveTimeout(CollectiveError):
     """A member did not come in time."""
 
 
+def signature(same: object, *, graph: bool = False) -> int:
+    """Return a number for what members have to agree on; those of graphs are odd, none is 0."""
+    text = repr(same).encode()
+    found = zlib.crc32(text) << 32 | zlib.adler32(text)
+    return found & ~1 | graph
+
+
+def is_graph(signed: int) -> bool:
+    """Tell whether a signature is of a compiled graph."""
+    return bool(signed & 1) and signed != GAVE_UP
+
+
 @dataclass(eq=False, kw_only=True, slots=True)
 class Call:
     """A collective that this process has asked for and not launched yet."""
@@ -46,6 +59,7 @@ class Call:
     work: Work
     timeout_s: float
     payload: bytes = b""  # sizes of this member's own
+    may_differ: bool = False  # where members call different graphs, none of them is launched
     line: blame.Place | None = None  # of the user's program
     asked_s: float = field(default_factory=time.monotonic)
     chosen: int | None = None  # of the channels
@@ -153,7 +167,10 @@ class Engine:
         assert call.chosen is not None
         members = len(call.ranks[call.chosen])
         if any(s != call.signature for s in signatures):
-            call.work.finish(None, self._disagreed(call))
+            if call.may_differ and all(map(is_graph, signatures)):
+                call.work.finish([])
+            else:
+                call.work.finish(None, self._disagreed(call))
             self._ended.append((call.record, members))
             return
         payloads = self.board.payloads(call.record, members) if call.payload else ()
@@ -188,13 +205,19 @@ class Engine:
             self.board.explain(call.record, call.place, call.text())
             call.is_explained = True
 
+    def wait_for_launch(self, call: Call) -> None:
+        """Wait until a call is launched; raises its error."""
+        if not call.work.is_launched():
+            self._wait_for_launch(call, None)
+        if call.work.error is not None:
+            raise call.work.error
+
     def wait(self, call: Call, timeout_s: float | None = None) -> None:
         """Wait until a call's results are there; raises its error, also that of another rank."""
-        work = call.work
-        if not work.is_launched():
+        if not call.work.is_launched():
             self._wait_for_launch(call, timeout_s)
-        if work.error is not None:
-            raise work.error
+        if call.work.error is not None:
+            raise call.work.error
         self._await(call)
 
     def _wait_for_launch(self, call: Call, timeout_s: float | None) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torchtpu import executor
 from torchtpu.distributed import programs
-from torchtpu.distributed.calling import Caller, channel, signature
-from torchtpu.distributed.engine import Call
+from torchtpu.distributed.calling import Caller, channel
+from torchtpu.distributed.engine import Call, signature
 from torchtpu.distributed.operands import Tensors, described, keep, on_device, operands
 from torchtpu.distributed.work import Work
 from torchtpu.eager import blame

@@ -48,6 +48,15 @@ def _is_whole(tensor: torch.Tensor, buffer: Buffer) -> bool:
     )
 
 
+def stored(tensor: torch.Tensor) -> Buffer:
+    """Return a buffer that holds a tensor's elements in order: its own, or a copy's."""
+    buffer = buffer_of(tensor.untyped_storage())
+    if _is_whole(tensor, buffer) and buffer.layout.dtype == tensor.dtype:
+        return buffer
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return buffer_of(plain.clone(memory_format=torch.contiguous_format).untyped_storage())
+
+
 class Operand:
     """A tensor's value as it is now, which nobody may overwrite in place until it is used."""
 
@@ -55,12 +64,7 @@ class Operand:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Take the value; `launch_lock` is held."""
-        buffer = buffer_of(tensor.untyped_storage())
-        if not _is_whole(tensor, buffer) or buffer.layout.dtype != tensor.dtype:
-            tensor = tensor.detach().resolve_conj().resolve_neg()
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-            buffer = buffer_of(tensor.untyped_storage())
-        self.buffer = buffer
+        self.buffer = buffer = stored(tensor)
         self.array = buffer.value()
         self.layout = buffer.layout
         self._claim: object = None if buffer.shared else object()

@@ -97,12 +97,12 @@ def _handed_on(array: Array, root: int, size: int) -> Array:
     return held
 
 
-def all_to_all_even(array: Array, room: Array, *, shapes: Shapes, size: int) -> Any:
-    """Send part i to member i, all parts being of one length."""
+def all_to_all_even(array: Array, *room: Array, shapes: Shapes, size: int) -> Any:
+    """Send part i to member i, all parts being of one length; maybe into the memory of `room`."""
     made = _moved(
         array.reshape(-1),
-        lambda b, r: collectives.all_to_all_into(b, r, range(size), size),
-        room.reshape(-1),
+        lambda b, *r: collectives.all_to_all_into(b, r, range(size), size),
+        *(r.reshape(-1) for r in room),
     )
     return made.reshape(shapes[0])
 

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +90,10 @@ class Capture:
         self._targets: list[weakref.ref[Buffer]] = []
         self._generators: dict[int, int] = {}  # id of a generator -> wire of its keys
 
+    def is_here(self) -> bool:
+        """Tell whether what this thread launches belongs to the program."""
+        return threading.get_ident() == self._thread or _in_backward()
+
     def placeholder(self, buffer: Buffer, number: int) -> Captured:
         """Let the contents of a buffer stand for the n-th input that the caller will give."""
         made = buffer.array = Captured(self, self._input(Given(number)))
@@ -96,7 +101,7 @@ class Capture:
 
     def launch(self, call: Any, arrays: Sequence[Any], targets: Sequence[Buffer]) -> None:
         """Add a prepared call."""
-        if threading.get_ident() != self._thread and not _in_backward():
+        if not self.is_here():
             self._outer.launch(call, arrays, targets)
             return
         tensors = len(arrays) - call.extra_inputs
@@ -187,10 +192,13 @@ class Capture:
                 wiring, row = wiring[:1], wiring[1]
                 program = _key_row(self._key_counts[wiring[0]], row)
             calls.append((program, tuple(w if w >= 0 else -1 - places[w] for w in wiring)))
+        members = {program.ranks for program, _ in calls if program.ranks}
+        if len(members) > 1:
+            raise CannotCapture(f"[capture] expected collectives of one group, got {members}")
         types = [self._types[w] for w in outputs]
         whole = join(calls, outputs, types, [places[w] for w in overwritten if w in places])
         sources = tuple(self._source(wire) for wire in places)
-        return Traced(whole, sources)
+        return Traced(replace(whole, ranks=members.pop() if members else ()), sources)
 
     def _source(self, wire: int) -> Source:
         source = self._inputs[-1 - wire]

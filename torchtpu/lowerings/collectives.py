@@ -6,7 +6,7 @@ members exchange arrays along dim 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -211,9 +211,9 @@ def all_to_all(input: Array, group: Any, world: int) -> Array:
     return _collective("all_to_all", input, group, world)
 
 
-def all_to_all_into(input: Array, room: Array, group: Any, world: int) -> Array:
-    """The same; `room` is like the result, which may take over its memory."""
-    return _collective("all_to_all", input, group, world, room)
+def all_to_all_into(input: Array, room: Sequence[Array], group: Any, world: int) -> Array:
+    """The same; `room` may hold an array like the result, which may take over its memory."""
+    return _collective("all_to_all", input, group, world, *room)
 
 
 @lowering("torchtpu::permute", static=("pairs",))

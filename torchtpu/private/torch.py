@@ -87,6 +87,7 @@ _NAMES = {
     "is_overrideable_sdp_enabled": "torch._C:_get_overrideable_sdp_enabled",
     "min_cut_rematerialization_partition": "torch._functorch.partitioners",
     "privateuse1_name": "torch._C:_get_privateuse1_backend_name",
+    "process_group": "torch._C._distributed_c10d:_resolve_process_group",
     "pytree": "torch.utils._pytree:",
     "rendezvous_handlers": "torch.distributed.rendezvous:_rendezvous_handlers",
     "semi_structured_conversions": "torch.sparse._semi_structured_conversions:",
