@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from torchtpu import executor, views
-from torchtpu.distributed import meeting, programs
+from torchtpu.distributed import meeting, programs, sparse
 from torchtpu.distributed.base import NamedGroup
 from torchtpu.distributed.board import Said
 from torchtpu.distributed.engine import Call, CollectiveError, Engine
@@ -67,6 +67,8 @@ class TpuGroup(NamedGroup):
         if not _on_device(tensors):
             return self._by_host("allreduce", tensors, opts)
         reduction = Reduction.of(opts, tensors)
+        if all(t.is_sparse for t in tensors):
+            return sparse.all_reduce(self, list(tensors), reduction.name)
         return self._collective(
             "all_reduce",
             programs.all_reduce,
