@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -87,6 +90,22 @@ def default_generator() -> private.Generator:
     return _default
 
 
+_shard: ContextVar[int] = ContextVar("shard", default=0)
+
+
+@contextmanager
+def drawing_for(shard: int) -> Iterator[None]:
+    """Let random ops inside draw the numbers of a shard, by number: each has its own.
+
+    Generators go on alike for all shards, so that processes stay in step.
+    """
+    before = _shard.set(shard)
+    try:
+        yield
+    finally:
+        _shard.reset(before)
+
+
 def random_keys(generator: private.Generator | None, *shape: int) -> np.ndarray[Any, Any]:
     """Draw the next uint32[*shape, 4] keys from a generator; never the same one twice.
 
@@ -98,7 +117,9 @@ def random_keys(generator: private.Generator | None, *shape: int) -> np.ndarray[
             f"Expected a 'tpu' device type for generator but found '{source.device.type}'"
         )
     bits = torch.empty(*shape, 4, dtype=torch.int64, device="cpu")
-    return bits.random_(0, 1 << 32, generator=source).numpy().astype(np.uint32)
+    keys: np.ndarray[Any, Any] = bits.random_(0, 1 << 32, generator=source).numpy()
+    keys[..., 0] ^= _shard.get()  # words 0 and 1 choose the stream, 2 and 3 are where it begins
+    return keys.astype(np.uint32)
 
 
 def device_keys(generator: private.Generator | None, *shape: int) -> Any:

@@ -225,6 +225,32 @@ def from_two_threads(rank: int, size: int) -> None:
         assert (x == sum(range(size))).all(), x
 
 
+def futures(rank: int, size: int) -> None:
+    """What hangs on a future may wait for another collective, as PowerSGD's hook does."""
+    del rank
+
+    def again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        (x,) = done.value()
+        work = dist.all_reduce(x, async_op=True)
+        made: torch.Tensor = work.get_future().wait()[0]
+        return made
+
+    for _ in range(20):
+        first = dist.all_reduce(torch.ones(2, device="tpu"), async_op=True).get_future()
+        equal(first.then(again).wait(), size**2, size**2)
+
+
+def sparse(rank: int, size: int) -> None:
+    """Sums of sparse tensors with other entries on each rank."""
+    places = torch.tensor([[0, rank + 1]])
+    values = torch.tensor([1.0, rank + 1.0])
+    x = torch.sparse_coo_tensor(places, values, (size + 2,)).to("tpu")
+    dist.all_reduce(x)
+    equal(x.to_dense(), size, *range(1, size + 1), 0)
+    with pytest.raises(RuntimeError, match="reduction sum"):
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+
+
 def inputs_stay(rank: int, size: int) -> None:
     """What a collective was given may be overwritten before it runs."""
     x = torch.full((4,), float(rank), device="tpu")
@@ -281,17 +307,7 @@ def compiles_once(rank: int, size: int) -> None:
 
 
 NAMES = [
-    *(
-        "averages",
-        "coalesced",
-        "functional",
-        "in_graphs",
-        "in_different_graphs",
-        "groups",
-        "objects",
-        "uneven",
-        "barriers",
-        "works",
-    ),
-    *("from_two_threads", "inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
+    *("averages", "coalesced", "functional", "in_graphs", "in_different_graphs", "groups"),
+    *("objects", "uneven", "barriers", "works", "from_two_threads", "futures", "sparse"),
+    *("inputs_stay", "host_tensors", "wrong_calls", "compiles_once"),
 ]

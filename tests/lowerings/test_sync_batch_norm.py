@@ -34,3 +34,12 @@ def _whole(
 def test_forward() -> None:
     torch.manual_seed(0)
     compare(_by_parts, _whole, torch.randn(6, 4, 3), torch.rand(4), torch.randn(4), torch.randn(4))
+
+
+def test_memory_format_is_the_input_s() -> None:
+    x = torch.randn(4, 3, 5, 5, device="tpu").to(memory_format=torch.channels_last)
+    mean, invstd = aten.batch_norm_stats(x, 1e-5)
+    out = aten.batch_norm_elemt(x, None, None, mean, invstd, 1e-5)
+    count = torch.tensor([100], dtype=torch.int32, device="tpu")
+    back = aten.batch_norm_backward_elemt(x, x, mean, invstd, None, mean, mean, count)
+    assert out.stride() == back.stride() == x.stride()

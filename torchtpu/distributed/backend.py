@@ -29,7 +29,7 @@ def _create(options: Any, _backend_options: Any) -> Any:
         ask_nobody()
         world = dist.get_world_size() if dist.is_initialized() else size
         return FakeWorld(rank, ranks, world, options.group_id)
-    from torchtpu.distributed import graphs, meeting
+    from torchtpu.distributed import ddp, dtensor, graphs, meeting
     from torchtpu.distributed.group import TpuGroup
     from torchtpu.distributed.host_group import serve_monitored_barrier
 
@@ -38,6 +38,8 @@ def _create(options: Any, _backend_options: Any) -> Any:
         meeting.meet(rank, size, options.store, options.timeout.total_seconds())
     serve_monitored_barrier(TpuGroup)
     graphs.serve()
+    ddp.prepare()
+    dtensor.prepare()
     store = meeting.scoped(options.store)
     return TpuGroup(meeting.engine(), rank, ranks, options.group_id, store, options.timeout)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchtpu.distributed import captured, programs
+from torchtpu.distributed import captured, programs, sparse
 from torchtpu.distributed.calling import Memory, limit
 from torchtpu.distributed.engine import CollectiveError, signature
 from torchtpu.distributed.messages import Messenger
@@ -31,6 +31,8 @@ class TpuGroup(Messenger):
         if not on_device(tensors):
             return self._by_host("allreduce", tensors, opts)
         reduction = Reduction.of(opts, tensors)
+        if all(t.is_sparse for t in tensors):
+            return sparse.all_reduce(self, list(tensors), reduction.name)
         return self._collective(
             "all_reduce",
             programs.all_reduce,

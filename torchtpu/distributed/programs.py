@@ -6,6 +6,7 @@ flat; results have the shape of the memory that they become.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,12 +31,18 @@ def together(
     donated: tuple[int, ...] = (),
     **static: Any,
 ) -> Program:
-    """Return the program in which the processes `ranks` call fn(arrays, size=, **static)."""
+    """Return the program in which the processes `ranks` call fn(arrays, size=, **static).
+
+    Where nothing is to be exchanged, each runs it alone.
+    """
     refs = tuple(Ref(n) for n in range(len(inputs)))
     options = (*static.items(), ("size", len(ranks)))
     node = Node(f"c10d::{name}", fn, refs, options, outputs)
     last = len(inputs)
     made = tuple(range(last, last + outputs))
+    shapes = (*(t.shape for t in inputs), *static["shapes"])
+    if not any(map(math.prod, shapes)) and not any(map(sum, static.get("splits", ()))):
+        ranks = ()
     return Program(tuple(inputs), (node,), made, donated, ranks=ranks, label=name)
 
 
@@ -116,7 +123,7 @@ def all_to_all(
 ) -> Any:
     """Send part i to member i; splits[from][to] are the parts' lengths. One result, or `size`."""
     array = jnp.concatenate([a.reshape(-1) for a in arrays])
-    longest = max(1, max(map(max, splits)))
+    longest = max(map(max, splits))
     starts = np.concatenate([[0], np.cumsum(splits[place])])
     if all(n == longest for n in splits[place]):
         sent = array

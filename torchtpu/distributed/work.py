@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -84,10 +85,14 @@ class Work(_Work):
         return self._future
 
     def finish(self, launched: list[Any] | None, error: Exception | None = None) -> None:
-        """Say that it is launched, its results being these arrays, or that it failed."""
+        """Say that it is launched, its results being these arrays, or that it failed.
+
+        What hangs on the future runs in a thread of its own: it may wait for other collectives,
+        and whoever finishes this one has to launch them.
+        """
         self.launched, self.error = launched, error
         if self._future is not None and not self._future.done():
-            self._settle()
+            threading.Thread(target=self._settle, daemon=True, name="tpu_dist future").start()
 
     def _settle(self) -> None:
         assert self._future is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from torchtpu.private import torch as private
 from torchtpu.storage import Buffer, Deferred, buffer_of
 from torchtpu.tensor import from_host, to_host, view_of
 
+_counts_on_host: ContextVar[bool] = ContextVar("counts_on_host", default=False)
 _UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)  # of lazy modules
 
 
@@ -36,10 +39,22 @@ def empty(
         raise RuntimeError(
             f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}"
         )
+    if _counts_on_host.get() and dtype == torch.int32:
+        return torch.empty(shape, dtype=dtype, device="cpu")
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return tensor.empty(shape, dtype)
     like = torch.empty(shape, dtype=dtype, device="meta", memory_format=memory_format)
     return tensor.empty(shape, dtype, tuple(like.stride()))
+
+
+@contextmanager
+def counts_on_host() -> Iterator[None]:
+    """Let C++ code inside have its int32 tensors on the CPU, though it asks for tpu."""
+    before = _counts_on_host.set(True)
+    try:
+        yield
+    finally:
+        _counts_on_host.reset(before)
 
 
 @kernel("aten::zeros")

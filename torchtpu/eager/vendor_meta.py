@@ -42,6 +42,27 @@ def batch_norm_update_stats(
     return _channels(input), _channels(input)
 
 
+@meta("batch_norm_elemt")
+def batch_norm_elemt(
+    input: torch.Tensor,  # noqa: A002  # the schema's name
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
+    """Like the input, in its memory format."""
+    return torch.empty_like(input)
+
+
+@meta("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(
+    grad_out: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002  # the schema's name
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
+    """Like the input, in its memory format."""
+    return torch.empty_like(input)
+
+
 @meta("batch_norm_gather_stats")
 @meta("batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats(
