@@ -1,6 +1,8 @@
 """Time of collectives on device tpu beside torch's gloo on CPU tensors, between the same processes.
 
 python benchmarks/collectives.py --processes 2 --json collectives.json
+
+And of a training step under DistributedDataParallel, beside the same step of each process alone.
 """
 
 from __future__ import annotations
@@ -17,14 +19,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.models import LEARNING_RATE, LENGTH, VOCABULARY, Gpt
+
+Key = TypeVar("Key")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = tuple(1 << n for n in (10, 14, 18, 20, 22, 24, 26))  # bytes of the larger side
 DEVICES = ("tpu", "cpu")
 _BLOCK_S = 0.3  # of one device, before the other has its turn
+TRAINING = "training step of a GPT by DDP"
 SMALL_BAR, LARGE_BAR, LARGE_BYTES = 1.5, 0.8, 1 << 20  # times gloo's time; times its bandwidth
 
 
@@ -43,11 +53,50 @@ def call(op: str, elements: int, device: str) -> Callable[[], None]:
     return lambda: dist.reduce_scatter_tensor(part, whole)
 
 
+def training_step(device: str, *, ddp: bool) -> Callable[[], None]:
+    """Return a training step of the GPT of `models.py` on a batch of this process's own."""
+    torch.manual_seed(dist.get_rank())
+    gpt = Gpt().to(device)
+    model = DistributedDataParallel(gpt) if ddp else gpt
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    words = torch.randint(VOCABULARY, (4, LENGTH + 1)).to(device)
+
+    def step() -> None:
+        logits = model(words[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        next(iter(model.parameters())).sum().item()  # it is computed
+
+    return step
+
+
+def measure_training(rounds: int, block_s: float) -> dict[str, dict[str, float]]:
+    """Return the median microseconds of a step, by how it is run and on which device."""
+    calls = {
+        (way, device): training_step(device, ddp=way == "ddp")
+        for way in ("alone", "ddp")
+        for device in DEVICES
+    }
+    for run in calls.values():
+        for _ in range(6):  # fused mode has recorded and compiled by then
+            run()
+    found = take_turns(calls, rounds, block_s)
+    return {way: {device: found[way, device] for device in DEVICES} for way in ("alone", "ddp")}
+
+
 def measure(op: str, nbytes: int, rounds: int, block_s: float) -> dict[str, float]:
-    """Return the median microseconds of a call on each device; they take turns."""
+    """Return the median microseconds of a call on each device."""
     calls = {device: call(op, nbytes // 4, device) for device in DEVICES}
+    return take_turns(calls, rounds, block_s)
+
+
+def take_turns(
+    calls: dict[Key, Callable[[], None]], rounds: int, block_s: float
+) -> dict[Key, float]:
+    """Return the median microseconds of calls that take turns."""
     counts = {device: _count(run, block_s) for device, run in calls.items()}
-    times: dict[str, list[float]] = {device: [] for device in DEVICES}
+    times: dict[Key, list[float]] = {device: [] for device in calls}
     for _ in range(rounds):
         for device, run in calls.items():
             dist.barrier()
@@ -78,6 +127,7 @@ def serve(rounds: int, file: Path, *, quick: bool) -> None:
     found = {
         op: {str(nbytes): measure(op, nbytes, rounds, block_s) for nbytes in sizes} for op in OPS
     }
+    found[TRAINING] = measure_training(rounds, block_s)
     if dist.get_rank() == 0:
         file.write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -85,6 +135,7 @@ def serve(rounds: int, file: Path, *, quick: bool) -> None:
 
 def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     """Return a line per op and size: times, and gloo's time over ours (of bandwidths the same)."""
+    steps = found.pop(TRAINING)
     lines = [f"{'op':15} {'bytes':>9} {'tpu us':>9} {'gloo us':>9} {'gloo/tpu':>9}  bar"]
     for op, sizes in found.items():
         for size, us in sizes.items():
@@ -94,6 +145,11 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
             lines.append(
                 f"{op:15} {nbytes:9} {us['tpu']:9.0f} {us['cpu']:9.0f} {ratio:9.2f}  {verdict}"
             )
+    for device in DEVICES:
+        alone, ddp = (steps[way][device] for way in ("alone", "ddp"))
+        lines.append(
+            f"{TRAINING} on {device}: {ddp:.0f} us, alone {alone:.0f} us: x {ddp / alone:.2f}"
+        )
     return "\n".join(lines)
 
 
