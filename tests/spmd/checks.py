@@ -342,7 +342,7 @@ def check_recompiles_are_explained() -> None:
         for spec in (("data",), (None, "tensor"), ("tensor",)):
             torch.digamma(split((24, 12), *spec)).cpu()
     rows = [r for r in torchtpu.explain_recompiles().rows if r.program == "aten::digamma"]
-    assert [r.entry for r in rows] == ["shardings"] * 2
+    assert {r.entry for r in rows} == {"shardings"}
     assert "with_sharding_constraint" in rows[-1].hint
 
 
