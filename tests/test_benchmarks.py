@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,13 @@ def test_the_hand_written_models_are_the_same_mathematics(model: str) -> None:
     found, expected = zip(*losses, strict=True)
     assert bars.loss_error(list(found), list(expected)) < 1e-5
     np.testing.assert_allclose(np.asarray(jax.infer()), torch_.infer(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(DEVICE != "tpu", reason="a mesh of device tpu")
+def test_a_step_over_four_devices_beside_jax(tmp_path: Path) -> None:
+    file = tmp_path / "spmd.json"
+    script = Path(ways.__file__).with_name("spmd.py")
+    asked = [sys.executable, str(script), "--steps", "1", "--rounds", "1", "--json", str(file)]
+    made = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert "PASS losses of 5 steps agree" in made.stdout, made.stderr
+    assert set(json.loads(file.read_text())) == {"whole step", "fused", "jax.jit by hand"}

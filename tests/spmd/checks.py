@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import torchtpu
 from torchtpu import executor, spmd
 from torchtpu.errors import TpuError
 from torchtpu.storage import buffer_of
@@ -334,6 +335,15 @@ def check_mistakes_are_named() -> None:
     with pytest.raises(TpuError, match="expected weight on tpu, got cpu"):
         spmd.shard_module(torch.nn.Linear(4, 4), MESH, {"weight": ("data",)})
     assert spmd.with_sharding_constraint(torch.ones(3), MESH, ("data",)).device.type == "cpu"
+
+
+def check_recompiles_are_explained() -> None:
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_NEVER):
+        for spec in (("data",), (None, "tensor"), ("tensor",)):
+            torch.digamma(split((24, 12), *spec)).cpu()
+    rows = [r for r in torchtpu.explain_recompiles().rows if r.program == "aten::digamma"]
+    assert {r.entry for r in rows} == {"shardings"}
+    assert "with_sharding_constraint" in rows[-1].hint
 
 
 def check_it_is_the_same_mesh_again() -> None:

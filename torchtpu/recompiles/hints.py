@@ -21,6 +21,8 @@ _BY_KIND = {
     "donation": "the memory of an argument is shared (a cloned storage) or still needed, so that "
     "it cannot be overwritten: compiled once for each",
     "matmul precision": "torch.set_float32_matmul_precision changed: set it once, at the start",
+    "shardings": "the arguments lie otherwise on the mesh: split them alike, or fix how a value "
+    "lies by spmd.with_sharding_constraint",
     "nothing": "the program was evicted (TORCHTPU_CACHE_ENTRIES) or the cache was cleared",
 }
 
