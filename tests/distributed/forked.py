@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 _FORK = multiprocessing.get_context("fork")
 _GRACE_S = 5.0  # for the other ranks to end when one has failed
 _NAP_S = 5e-3
-_LOG_CHARS = 3000
+_LOG_CHARS = 20000
 
 
 @dataclass
@@ -89,6 +90,7 @@ def _serve(test: Callable[[Rank], None], rank: Rank, answers: Any) -> None:
     log = os.open(os.path.join(rank.folder, f"log{rank.number}"), os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.enable(log)
     try:
         test(rank)
         outcome = Outcome("pass", calls=dict(rank.calls))

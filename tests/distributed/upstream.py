@@ -238,10 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--suite", choices=SUITES, default="c10d")
     parser.add_argument("--only", default="", help="regular expression found in a test's name")
-    parser.add_argument("--processes", type=int, default=0, help="default: 2; dtensors: 4")
+    parser.add_argument("--processes", type=int, default=0, help="default: 2 for c10d, else 4")
     parser.add_argument("--json", type=Path, help="file for all outcomes")
     chosen = parser.parse_args(arguments)
-    size = chosen.processes or (4 if chosen.suite == "dtensors" else 2)
+    size = chosen.processes or (2 if chosen.suite == "c10d" else 4)
     with tempfile.TemporaryDirectory(prefix="torchtpu-upstream-") as cache:
         defaults = {"TORCHTPU_TARGET": "cpu", "TORCHTPU_CACHE_DIR": cache}
         os.environ.update({k: v for k, v in defaults.items() if k not in os.environ})

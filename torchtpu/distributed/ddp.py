@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     class _Reducer:
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+        def _set_static_graph(self) -> None: ...
 
 else:
     _Reducer = dist.Reducer
@@ -26,6 +27,10 @@ class Reducer(_Reducer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with counts_on_host():
             super().__init__(*args, **kwargs)
+
+    def _set_static_graph(self) -> None:
+        with counts_on_host():
+            super()._set_static_graph()
 
 
 def prepare() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,7 +12,7 @@ import torch
 
 from torchtpu.distributed import captured, programs, sparse
 from torchtpu.distributed.calling import Memory, limit
-from torchtpu.distributed.engine import CollectiveError, signature
+from torchtpu.distributed.engine import CollectiveError, CollectiveTimeout, signature
 from torchtpu.distributed.messages import Messenger
 from torchtpu.distributed.operands import Tensors, cut, on_device, operands, padded
 from torchtpu.distributed.reductions import Reduction
@@ -88,12 +89,27 @@ class TpuGroup(Messenger):
         return self._submit("barrier", "barrier()", _BARRIER, _nothing, [], limit(opts))
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Meet; who does not come in time is named in the error on every rank."""
+        """Meet; who does not come in time is named in the error on every rank.
+
+        timeout: a number is of seconds; None: the group's.
+        """
         del wait_all_ranks  # all of them always are
-        seconds = timeout.total_seconds() if timeout else self._timeout_s
-        self._submit("barrier", "monitored_barrier()", _BARRIER, _nothing, [], seconds).wait()
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if seconds is not None and seconds <= 0:
+            raise CollectiveTimeout(
+                f"[monitored_barrier] Rank {self._place} timed out in monitoredBarrier: expected a "
+                f"timeout of more than 0 s, got {seconds:g}"
+            )
+        within = seconds or self._timeout_s
+        try:
+            self._submit("barrier", "monitored_barrier()", _BARRIER, _nothing, [], within).wait()
+        except CollectiveError as error:  # in torch's words, which programs look for
+            text = re.sub(
+                "rank ([^ ]+)", r"Rank \1 failed to pass monitoredBarrier:", str(error), count=1
+            )
+            raise type(error)(text) from None
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Gather each input into a list of tensors, which may differ in size."""
