@@ -92,7 +92,8 @@ def _save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, kept: P
     parameters, state = get_state_dict(model, optimizer)
     checkpoint.save({"model": parameters, "optimizer": state}, checkpoint_id=kept / str(step))
     if dist.get_rank() == 0:  # the checkpoint is whole: save() returns when everybody has written
-        (kept / "last").write_text(str(step))
+        (kept / "last.new").write_text(str(step))
+        (kept / "last.new").replace(kept / "last")  # in one step, whenever this process may end
 
 
 def _restored(model: nn.Module, optimizer: torch.optim.Optimizer, kept: Path | None) -> int:

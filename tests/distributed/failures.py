@@ -33,14 +33,18 @@ def ones(count: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(count, dtype=dtype, device="tpu")
 
 
-SLOW = ("absent", "different_groups", "waits_for_a_future")  # end at the timeout
+SLOW = {  # end at the timeout, in seconds
+    **dict.fromkeys(("absent", "different_groups", "waits_for_a_future"), 2.0),
+    "trains_alone": 6.0,
+}
 
 
 def each(rank: int, names: list[str]) -> dict[str, Any]:
     """Run functions one after the other, each in a group of its own."""
     found = {}
     for name in names:
-        group = dist.new_group(timeout=timedelta(seconds=2 if name in SLOW else 30))
+        dist.barrier()
+        group = dist.new_group(timeout=timedelta(seconds=SLOW.get(name, 30.0)))
         found[name] = globals()[name](rank, group)
     dist.barrier()
     return found
@@ -214,6 +218,15 @@ def waits_for_a_future(rank: int, group: Any) -> str:
         return ""
     work = dist.all_reduce(ones(), group=group, async_op=True)
     return _said(lambda: work.get_future().wait())
+
+
+def trains_alone(rank: int, group: Any) -> str:
+    """One rank stops training; autograd's threads wait for it in the others."""
+    net = torch.nn.Linear(4, 4).to("tpu")
+    model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+    if rank == 1:
+        return ""
+    return _said(lambda: model(ones()).sum().backward())
 
 
 # Lost ranks ------------------------------------------------------------------------------------

@@ -40,12 +40,13 @@ HARMFUL: dict[str, list[str | None]] = {
     + [None],
     "uneven_parts": ["4 elements sent by rank 0 to rank 0, whose output has room for 2"] * SIZE,
     "waits_for_a_future": ["rank 1 did not come in 2 s", None, "rank 1 did not come in 2 s"],
+    "trains_alone": ["rank 1 did not come in 6 s", None, "rank 1 did not come in 6 s"],
     "limited": ["rank 1 did not come in 0.5", None, "rank 1 did not come in 0.5"],
 }
 
 
 def _is_told(name: str, said: str, expected: str) -> bool:
-    is_error = re.match("Collective(Error|Timeout)|TpuError", said)
+    is_error = re.match("Collective(Error|Timeout)|TpuError|RuntimeError.*Collective", said)
     names_line = name == "uneven_parts" or "failures.py:" in said
     return bool(is_error and names_line and re.search(expected, said, re.DOTALL))
 

@@ -11,8 +11,7 @@ os.environ.setdefault("TORCHTPU_TARGET", "cpu")
 
 import torch
 
-from tests.distributed import training
-from tests.spmd import checks
+from tests.spmd import checks, small_gpt
 from torchtpu import spmd
 
 RULES: dict[str, spmd.PartitionSpec] = {
@@ -26,12 +25,12 @@ _COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|coll
 
 def _trained(
     step: str, rules: dict[str, spmd.PartitionSpec], rows: tuple[str, ...]
-) -> tuple[training.Gpt, torch.optim.Optimizer]:
-    net = spmd.shard_module(training.model().to("tpu"), checks.MESH, rules)
+) -> tuple[small_gpt.Gpt, torch.optim.Optimizer]:
+    net = spmd.shard_module(small_gpt.model().to("tpu"), checks.MESH, rules)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=step == "whole")
 
     def loss_of(words: torch.Tensor) -> torch.Tensor:
-        return training.loss_of(net(words[:, :-1]), words)
+        return small_gpt.loss_of(net(words[:, :-1]), words)
 
     def whole(words: torch.Tensor) -> None:
         loss_of(words).backward()
@@ -44,8 +43,8 @@ def _trained(
         whole_step: Any = WholeStep(whole, (net,), (optimizer,))
     elif step == "compiled":
         loss_of = torch.compile(loss_of)
-    for number in range(training.STEPS):
-        words = spmd.shard(training.batch(number), checks.MESH, rows)
+    for number in range(small_gpt.STEPS):
+        words = spmd.shard(small_gpt.batch(number), checks.MESH, rows)
         (whole_step if step == "whole" else whole)(words)
     return net, optimizer
 
@@ -53,9 +52,9 @@ def _trained(
 def _check(step: str) -> None:
     with checks.partitioned() as texts:
         net, optimizer = _trained(step, RULES, ("data",))
-        found = training.state(net)
+        found = small_gpt.state(net)
     # AdamW as one op magnifies rounding in ways of its own, on one device too
-    alone = training.state(_trained(step, {}, ())[0]) if step == "whole" else training.alone()
+    alone = small_gpt.state(_trained(step, {}, ())[0]) if step == "whole" else small_gpt.alone()
     for name, expected in alone.items():
         assert torch.allclose(found[name], expected, rtol=1e-4, atol=1e-4), name
     kinds = Counter(_COLLECTIVE.findall("".join(texts)))
@@ -91,18 +90,18 @@ def check_it_equals_training_on_one_device() -> None:
     """By an optimizer whose steps do not magnify rounding, to 1e-5."""
 
     def trained(rules: dict[str, spmd.PartitionSpec], rows: tuple[str, ...]) -> Any:
-        net = spmd.shard_module(training.model().to("tpu"), checks.MESH, rules)
+        net = spmd.shard_module(small_gpt.model().to("tpu"), checks.MESH, rules)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        for number in range(training.STEPS):
-            words = spmd.shard(training.batch(number), checks.MESH, rows)
-            training.loss_of(net(words[:, :-1]), words).backward()
+        for number in range(small_gpt.STEPS):
+            words = spmd.shard(small_gpt.batch(number), checks.MESH, rows)
+            small_gpt.loss_of(net(words[:, :-1]), words).backward()
             optimizer.step()
             optimizer.zero_grad()
-        return training.state(net)
+        return small_gpt.state(net)
 
     whole, split = trained({}, ()), trained(RULES, ("data",))
     moved = 0.0
-    start = training.state(training.model())
+    start = small_gpt.state(small_gpt.model())
     for name, value in whole.items():
         assert torch.allclose(split[name], value, rtol=1e-5, atol=1e-5), name
         moved = max(moved, (value - start[name]).abs().max().item())

@@ -77,12 +77,22 @@ class Work(_Work):
     source_rank = _source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the list of result tensors."""
+        """Return a future of the list of result tensors.
+
+        Its error is one for C++ too, which reads what `set_exception` puts there as tensors: only
+        what a callback raises is.
+        """
         if self._future is None:
-            self._future = torch.futures.Future()
+            self._over: torch.futures.Future[None] = torch.futures.Future()
+            self._future = self._over.then(lambda _: self._outcome())
             if self.is_launched():
-                self._settle()
+                self._over.set_result(None)
         return self._future
+
+    def _outcome(self) -> list[torch.Tensor]:
+        if self.error is not None:
+            raise self.error
+        return self._outputs
 
     def finish(self, launched: list[Any] | None, error: Exception | None = None) -> None:
         """Say that it is launched, its results being these arrays, or that it failed.
@@ -91,15 +101,10 @@ class Work(_Work):
         and whoever finishes this one has to launch them.
         """
         self.launched, self.error = launched, error
-        if self._future is not None and not self._future.done():
-            threading.Thread(target=self._settle, daemon=True, name="tpu_dist future").start()
-
-    def _settle(self) -> None:
-        assert self._future is not None
-        if self.error is None:
-            self._future.set_result(self._outputs)
-        else:
-            self._future.set_exception(self.error)
+        if self._future is not None and not self._over.done():
+            set_result = self._over.set_result
+            name = "tpu_dist future"
+            threading.Thread(target=set_result, args=(None,), daemon=True, name=name).start()
 
 
 def done(outputs: Sequence[torch.Tensor]) -> Work:
