@@ -19,14 +19,14 @@ Tensors = Sequence[torch.Tensor]
 
 def on_device(tensors: Tensors) -> bool:
     """Tell whether tensors are on tpu, not on the CPU; TpuError where they are here and there."""
-    kinds = {t.device.type for t in tensors}
-    if kinds == {"tpu"}:
-        return True
-    if not kinds - {"cpu"}:
+    if all(t.is_cpu for t in tensors):
         return False
-    raise TpuError(
-        f"[tpu_dist] expected tensors on tpu, or all on cpu, got some on {sorted(kinds)}"
-    )
+    others = {t.device.type for t in tensors if t.device.type != "tpu"}
+    if others:
+        raise TpuError(
+            f"[tpu_dist] expected tensors on tpu, or all on cpu, got some on {sorted(others)}"
+        )
+    return True
 
 
 def described(layouts: Sequence[Layout]) -> str:

@@ -169,6 +169,8 @@ def _moved(array: Array, exchange: Callable[..., Array], *room: Array) -> Array:
         given = [jnp.stack([a.real, a.imag], axis=-1).reshape(-1) for a in (array, *room)]
         parts = _moved(given[0], exchange, *given[1:]).reshape(-1, 2)
         return jax.lax.complex(parts[:, 0], parts[:, 1])
+    if dtype == np.float32:  # every compiler moves these as they are
+        return exchange(array, *room)
     if dtype == np.bool_:
         return exchange(*(a.astype(np.uint8) for a in (array, *room))).astype(np.bool_)
     bits = jnp.dtype(f"uint{8 * dtype.itemsize}")

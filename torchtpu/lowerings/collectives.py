@@ -120,8 +120,8 @@ def _exchanged(
 
 
 def _as_bits(array: Array, send: Callable[[Array], Array]) -> Array:
-    """Send an array as integers of the same size, which every transport knows."""
-    if np.issubdtype(array.dtype, np.integer):
+    """Send an array as integers of the same size, unless every compiler moves it as it is."""
+    if np.issubdtype(array.dtype, np.integer) or array.dtype == np.float32:
         return send(array)
     bits = np.dtype(f"uint{8 * array.dtype.itemsize}")
     return lax.bitcast_convert_type(send(lax.bitcast_convert_type(array, bits)), array.dtype)
