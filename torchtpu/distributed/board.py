@@ -121,7 +121,7 @@ class SharedBoard:
         with self._thread_lock:
             end = 0.0
             while not self._lock():
-                os.sched_yield()
+                time.sleep(0)
                 end = end or time.monotonic() + self._patience_s
                 if time.monotonic() > end:
                     raise Stuck

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import zlib
@@ -17,7 +16,8 @@ from torchtpu.distributed.work import Work
 from torchtpu.eager import blame
 from torchtpu.errors import TpuError
 
-_SPIN_S = 2e-3  # a member that is about to come is waited for without sleep
+_SOON_S = 5e-3  # a member that is about to come is waited for by short sleeps
+_BLINK_S = 1e-6  # takes 60 us; without any sleep, threads that carry messages would come later
 _NAP_S = 2e-4
 _LOOK_S = 0.05  # between looks at who is still alive; after it, a call is put into words
 _BACKGROUND_S = 2e-3
@@ -372,7 +372,4 @@ class Engine:
 
 def _rest(waited_s: float) -> None:
     """Let other threads and processes run, for the longer the longer this one waits."""
-    if waited_s < _SPIN_S:
-        os.sched_yield()
-    else:
-        time.sleep(_NAP_S)
+    time.sleep(_BLINK_S if waited_s < _SOON_S else _NAP_S)
