@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,6 +120,39 @@ def test_the_model_itself_may_return_the_loss() -> None:
     trainer = SingleTraceTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
     losses = [trainer.step(ramp(4, 3), ramp(4, 1)).item() for _ in range(4)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_gradients_that_are_dropped_first_are_no_other_step(adds_up: bool) -> None:
+    """zero_grad() before backward() makes new gradients at each call; without it they add up."""
+    torch.manual_seed(0)
+    nets = [torch.nn.Linear(4, 3, device=device) for device in ("tpu", "cpu")]
+    nets[1].load_state_dict(nets[0].state_dict())
+    runs: list[Any] = []
+    calls = 0
+
+    def step(net: Any, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += net is nets[0]
+        loss = net(x).square().mean()
+        if not adds_up:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    for net in nets:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        run: Any = partial(step, net, optimizer)
+        run = WholeStep(run, [net], [optimizer]) if net is nets[0] else run
+        x = torch.ones(2, 4, device=net.weight.device)
+        runs.append([float(run(x * n)) for n in range(1, 7)])
+    assert runs[0] == pytest.approx(runs[1], rel=1e-5)
+    assert calls <= 3  # the first makes gradients and momentum
+    for mine, theirs in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_differs_from_step_to_step() -> None:

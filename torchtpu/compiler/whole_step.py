@@ -11,6 +11,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ class _Step(NamedTuple):
     """A captured step: its plan, the buffers it reads and writes beside those of the arguments."""
 
     plan: plan.Plan
-    state: tuple[Buffer, ...]
+    state: tuple[Buffer | None, ...]  # None: neither read nor written
     results: Any  # the tree of what the function returned
     settings: Any  # of the optimizers, as they were
 
@@ -134,13 +135,14 @@ class WholeStep:
         return [_setting(v) for v in found] if torch.Tensor in map(type, found) else found
 
     def _capture(self, leaves: Sequence[Any], buffers: Sequence[Any], tree: Any, key: Any) -> _Step:
-        settings, before, host = self._settings(), self._state(), self._host_state()
+        settings, host = self._settings(), self._host_state()
+        before, grads = self._state(), self._gradients()
         with (
             self._undone(host, keep=True),
             capturing() as capture,
             _Loan(capture, len(leaves)) as loan,
         ):
-            for buffer in before:
+            for buffer in {id(b): b for b in (*before, *grads) if b is not None}.values():
                 loan.take(buffer)
             stand_ins = plan.StandIns(capture, leaves, buffers)
             returned = self._fn(*_unflattened(stand_ins.values, tree))
@@ -149,8 +151,13 @@ class WholeStep:
             del returned
             gc.collect()  # what only a cycle keeps alive is no result
             made = plan.finish(self._name, capture, stand_ins, results, loan.changed())
-            step = _Step(made, tuple(loan.buffers), result_tree, settings)
-        if [id(b) for b in self._state()] == [id(b) for b in before]:
+            first = len(leaves)
+            read = {id(loan.buffers[n - first]) for _, n in made.given if n >= first}
+            used = {*(n for _, n in made.given), *made.written}
+            state = [b if n in used else None for n, b in enumerate(loan.buffers, first)]
+            step = _Step(made, tuple(state), result_tree, settings)
+        is_same = [id(b) for b in self._state()] == [id(b) for b in before]
+        if is_same and all(map(partial(_is_replaced, read), grads, self._gradients())):
             # Steps of other tensors would keep those alive.
             kept = {k: s for k, s in self._steps.items() if k[_TENSORS] == key[_TENSORS]}
             self._steps = kept if len(kept) < _MAX_STEPS else {}
@@ -162,9 +169,13 @@ class WholeStep:
     def _name(self) -> str:
         return f"step_{getattr(self._fn, '__name__', 'call')}"
 
+    def _gradients(self) -> list[Buffer | None]:
+        """The buffers of the modules' gradients, None where there is none."""
+        return [buffer_or_none(t.grad) for t in self._tensors]
+
     def _state(self) -> list[Buffer]:
-        """The buffers of modules, gradients and optimizers, each once."""
-        tensors = [*self._tensors, *(t.grad for t in self._tensors)]
+        """The buffers of modules and optimizers, each once."""
+        tensors = list(self._tensors)
         for optimizer in self._optimizers:
             leaves = pytree.tree_leaves([optimizer.param_groups, list(optimizer.state.values())])
             tensors += [t for t in leaves if isinstance(t, torch.Tensor)]
@@ -266,6 +277,16 @@ class _Loan:
                 self.take(holder)
                 return holder.array
         return None
+
+
+def _is_replaced(read: set[int], before: Buffer | None, after: Buffer | None) -> bool:
+    """Tell whether the next call finds a gradient as this one did, if only in another buffer.
+
+    read: ids of the buffers whose contents the step uses.
+    """
+    if before is None or after is None:
+        return before is after
+    return before is after or id(before) not in read
 
 
 def _setting(value: Any) -> Any:
