@@ -140,6 +140,8 @@ def _serve(module: Any, name: str, backend: str, rank: forked.Rank) -> None:
     set_rng_seed(1234)
     with diverted(_DEVICES[backend], module):
         getattr(test, name)()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _serve_dtensors(name: str, backend: str, rank: forked.Rank) -> None:

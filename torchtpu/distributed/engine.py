@@ -22,6 +22,8 @@ _NAP_S = 2e-4
 _LOOK_S = 0.05  # between looks at who is still alive; after it, a call is put into words
 _BACKGROUND_S = 2e-3
 _IDLE_S = 0.5  # without a call, the thread in the background sleeps until it is woken
+_FAREWELL = 1 << 31 << 32 | 1  # the key of the record that all leave by
+_LINGER_S = 2.0
 _GRACE_S = 5.0  # for a program to fail when its connections are closed, for a rank to find words
 
 
@@ -75,9 +77,13 @@ class Call:
 class Engine:
     """One per process: launches are in the order that the board gives."""
 
-    def __init__(self, board: Board, abort: Callable[[], None]) -> None:
-        """Take a board, and what makes programs that wait for a lost member fail."""
+    def __init__(
+        self, board: Board, abort: Callable[[], None], rank: int = 0, size: int = 1
+    ) -> None:
+        """Take a board, what makes programs that wait for a lost member fail, and who this is."""
         self.board = board
+        self._place, self._size = rank, size
+        self._launched_s = 0.0
         self._abort = abort
         self._lock = threading.RLock()
         self._pending: list[Call] = []
@@ -173,6 +179,7 @@ class Engine:
                 call.work.finish(None, self._disagreed(call))
             self._ended.append((call.record, members))
             return
+        self._launched_s = time.monotonic()
         payloads = self.board.payloads(call.record, members) if call.payload else ()
         self._ended.append((call.record, members))
         try:
@@ -362,8 +369,23 @@ class Engine:
         if late:
             self._abort()
 
+    def _linger(self) -> None:
+        end = self._launched_s + _LINGER_S
+        if time.monotonic() > end:
+            return
+        signed = signature("leaves")
+        record = self.board.post(_FAREWELL, self._place, self._size, signed, b"", self._ended)
+        while time.monotonic() < end and self.board.read(record, self._size) is None:
+            time.sleep(_NAP_S)
+
     def close(self) -> None:
-        """Stop, and leave the board."""
+        """Stop, and leave the board.
+
+        A process that ends closes its connections, with what others have not read yet: it waits
+        until they leave too, or a moment behind its last collective.
+        """
+        with suppress(Exception):  # the store may be gone
+            self._linger()
         self._stop = True
         self._wake.set()
         self._thread.join()

@@ -59,9 +59,10 @@ def meet(rank: int, size: int, store: Any, timeout_s: float) -> Engine:
     host = _LOOPBACK if is_one else _address()
     world = targets.World(rank=rank, size=size, exchange=_exchange, host=host, patience_s=timeout_s)
     executor.join(world)
-    board = _shared(rank, size, timeout_s) if is_one else None
+    board: Board | None = _shared(rank, size, timeout_s) if is_one else None
     target = executor.current().target
-    _engine = Engine(board or StoreBoard(rank, _exchange.store), target.abort)
+    board = board or StoreBoard(rank, _exchange.store)
+    _engine = Engine(board, target.abort, rank, size)
     return _engine
 
 
