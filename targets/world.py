@@ -99,7 +99,8 @@ class CpuWorld:
             self._waited_for(self._thread.start(partial(_end_of, self._last)))
         if is_first:
             launched = self._thread.start(launch)
-            self._waited_for(launched, lambda: self._tell_addresses(tuple(ranks), launched.done))
+            tell = partial(self._tell_addresses, tuple(ranks), partial(_has_run, launched))
+            self._waited_for(launched, tell)
             self._met.add(tuple(ranks))
             results, self._last = launched.result()
             self._last_thread = None
@@ -190,6 +191,16 @@ def _ports(address: bytes) -> set[int]:
     found = _SOCKADDR.search(address)
     port = int.from_bytes(found[1] or found[2], "big") if found else 0
     return {port} - {0}
+
+
+def _has_run(launched: Future[tuple[Any, Any]]) -> bool:
+    """Tell whether a program has ended; a launch may be over before its inputs are computed."""
+    if not launched.done():
+        return False
+    if launched.exception() is not None:
+        return True
+    results, _ = launched.result()
+    return all(array.is_deleted() or array.is_ready() for array in results)
 
 
 def _is_there(result: weakref.ref[Any]) -> bool:

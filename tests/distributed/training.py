@@ -19,6 +19,7 @@ import functools
 import importlib
 import inspect
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +57,8 @@ def _docs() -> Iterator[str]:
         members = [m for o in own if inspect.isclass(o) for _, m in sorted(vars(o).items())]
         functions = [m for m in members if inspect.isfunction(m)]
         for documented in (module, *own, *functions):
-            yield inspect.getdoc(documented) or ""
+            with warnings.catch_warnings(action="ignore"):  # typing.io is deprecated
+                yield inspect.getdoc(documented) or ""
 
 
 def batch(step: int) -> Tensor:

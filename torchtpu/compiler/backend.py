@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,25 @@ from torchtpu.program import Program
 _numbers = count()
 
 
-for _name in ("torchtpu", "jax", "jaxlib"):  # kernels run inside frames that Dynamo looks at
+_PACKAGE = Path(__file__).parent.parent
+_TRACED = str(_PACKAGE / "distributed" / "safe.py")  # users call it in functions that they compile
+
+
+def _left_alone(folder: Path) -> Iterator[str]:
+    """Name all files and folders but the one that is traced, as prefixes of paths."""
+    for entry in sorted(folder.iterdir()):
+        path = f"{entry}/" if entry.is_dir() else str(entry)
+        if path == _TRACED:
+            continue
+        if _TRACED.startswith(path):
+            yield from _left_alone(entry)
+        else:
+            yield path
+
+
+# Kernels run inside frames that Dynamo looks at.
+trace_rules.SKIP_DIRS.extend(_left_alone(_PACKAGE))
+for _name in ("jax", "jaxlib"):
     trace_rules.add(_name)
 
 
