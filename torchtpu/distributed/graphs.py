@@ -18,6 +18,7 @@ from torchtpu.compiler import graph
 from torchtpu.compiler.plan import Plan
 from torchtpu.distributed.calling import Caller
 from torchtpu.distributed.safe import is_marked
+from torchtpu.eager.call import Call
 from torchtpu.private import torch as private
 
 
@@ -57,6 +58,15 @@ class Together:
         """Take the group; is_safe: the user has promised that all ranks run the same."""
         self._group = group
         self._is_safe = is_safe
+        self._latest: tuple[Any, Any] = None, None  # a call and a precision, and their key
+
+    def _key(self, call: Call) -> Any:
+        """Return the key of a program; hashing a graph at each launch would cost more than it."""
+        of = call, executor.matmul_precision()
+        if of != self._latest[0]:
+            program = replace(call.program, donated=())  # memory is each one's own matter
+            self._latest = of, executor.program_key(program, of[1])
+        return self._latest[1]
 
     def run(
         self, name: str, plan: Plan | None, inputs: list[Any], buffers: Sequence[Any]
@@ -64,9 +74,7 @@ class Together:
         """Run a plan if all members do; None: each runs its graph op by op."""
         about: Any = None
         if plan is not None:
-            program = replace(plan.call.program, donated=())  # memory is each one's own matter
-            key = executor.program_key(program, executor.matmul_precision())
-            about = "safe" if self._is_safe else key
+            about = "safe" if self._is_safe else self._key(plan.call)
             if about is not None and not plan.call.compiled:  # the others wait from here on
                 plan.call.use(executor.current().executable(plan.call.program).run)
         made: list[Any] = []
